@@ -67,44 +67,55 @@ def profile_parts(parts: Iterable[History], *, settings: AnalyzerSettings, now: 
     Returns:
         Profiles of all parts together.
     """
-    looks = [_look(part, settings, now) for part in parts]
-    first = looks[0]
-    facts = [fact for look in looks for fact in look.facts]
+    return joined_profiles([figures_of(part, settings=settings, now=now) for part in parts], settings=settings)
+
+
+def joined_profiles(parts: Sequence[PartFigures], *, settings: AnalyzerSettings) -> Profiles:
+    """The profiles of a fleet from the figures of its parts, in whatever process each was looked at.
+
+    Args:
+        parts: of each part, in the order in which the fleet was cut; at least one.
+    """
+    first = parts[0]
+    facts = [fact for part in parts for fact in part.facts]
     # Sorted by id over all parts; figures of each workload follow it.
     order = sorted(range(len(facts)), key=lambda number: facts[number].workload)
     facts = [facts[number] for number in order]
-    days, levels = _joined([look for look in looks if look.facts] or looks[:1], order)
+    days, levels = _joined([part for part in parts if part.facts] or parts[:1], order)
     calibration = calibrate(days, [fact.workload_class for fact in facts])
     verdicts = [
         verdict(fact, lasted, calibration, float(first.line.slack_seconds), settings)
         for fact, lasted in zip(facts, _streaks(days, len(facts)), strict=True)
     ]
-    beside = {workload: found for look in looks for workload, found in look.beside.items()}
+    beside = {workload: found for part in parts for workload, found in part.beside.items()}
     windows = sum(fact.coverage_ratio * len(fact.lives) for fact in facts)
     return Profiles(
-        cluster=first.inventory.cluster,
-        as_of=first.inventory.as_of,
+        cluster=first.cluster,
+        as_of=first.as_of,
         since=first.line.since,
         until=first.line.until,
         coverage_ratio=round(windows / max(1, sum(len(fact.lives) for fact in facts)), 4),
         workloads=tuple(
             replace(
-                _profile(fact, said, first.inventory, tuple(facts[other].workload for other in near)),
+                _profile(fact, said, first, tuple(facts[other].workload for other in near)),
                 beside=beside.get(fact.workload, ()),
             )
             for fact, said, near in zip(facts, verdicts, companions(levels), strict=True)
         ),
-        cards=tuple(sorted((card for look in looks for card in look.cards), key=lambda card: card.card)),
-        unallocated=tuple(sorted(card for look in looks for card in _unallocated(look.inventory))),
+        cards=tuple(sorted((card for part in parts for card in part.cards), key=lambda card: card.card)),
+        unallocated=tuple(sorted(card for part in parts for card in part.unallocated)),
         withheld=tuple(withheld(first.line, facts, settings)),
     )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _Look:
+class PartFigures:
     """What is kept of one part: figures, and nothing that has a value per step."""
 
-    inventory: Inventory
+    cluster: str
+    as_of: datetime
+    time_zone: str
+    unallocated: tuple[CardId, ...]
     line: Timeline
     facts: tuple[Facts, ...]
     days: DayRecord
@@ -113,13 +124,18 @@ class _Look:
     beside: Mapping[WorkloadId, tuple[NeighbourEffect, ...]]
 
 
-def _look(history: History, settings: AnalyzerSettings, now: datetime) -> _Look:
+def figures_of(history: History, *, settings: AnalyzerSettings, now: datetime) -> PartFigures:
+    """What `joined_profiles` needs of one part; see `profile_fleet`."""
     if timeline(history.slices, now).steps == 0:
         history = _without_usage(history, now)
     seen = survey(history, settings, now)
     facts, days, levels = gather(seen, history.inventory.time_zone, settings)
-    return _Look(
-        inventory=history.inventory,
+    inventory = history.inventory
+    return PartFigures(
+        cluster=inventory.cluster,
+        as_of=inventory.as_of,
+        time_zone=inventory.time_zone,
+        unallocated=_unallocated(inventory),
         line=seen.line,
         facts=tuple(
             replace(fact, footprint=replace(fact.footprint, need=fact.footprint.need[:, :0].copy())) for fact in facts
@@ -131,11 +147,11 @@ def _look(history: History, settings: AnalyzerSettings, now: datetime) -> _Look:
     )
 
 
-def _joined(looks: Sequence[_Look], order: Sequence[int]) -> tuple[DayRecord, Float32]:
+def _joined(parts: Sequence[PartFigures], order: Sequence[int]) -> tuple[DayRecord, Float32]:
     """Days and hourly levels of all parts, in the order of the workloads."""
     rows = np.array(order, np.int64)
-    days = DayRecord.joined([look.days for look in looks], rows)
-    return days, np.concatenate([look.levels for look in looks])[rows]
+    days = DayRecord.joined([part.days for part in parts], rows)
+    return days, np.concatenate([part.levels for part in parts])[rows]
 
 
 def withheld(line: Timeline, facts: Sequence[Facts], settings: AnalyzerSettings) -> Iterator[Withheld]:
@@ -187,12 +203,12 @@ def _streaks(days: DayRecord, count: int) -> Iterator[Streaks]:
         )
 
 
-def _profile(fact: Facts, said: Verdict, inventory: Inventory, rises_with: tuple[WorkloadId, ...]) -> Profile:
+def _profile(fact: Facts, said: Verdict, part: PartFigures, rises_with: tuple[WorkloadId, ...]) -> Profile:
     live = [life.latest for life in fact.lives if life.is_live]
     state = said.state
     names_idle_pods = state is WorkloadState.PARTLY_IDLE or state in _IDLE_STATES
     return Profile(
-        cluster=inventory.cluster,
+        cluster=part.cluster,
         namespace=live[-1].namespace,
         workload=fact.workload,
         workload_kind=live[-1].workload_kind,
@@ -206,7 +222,7 @@ def _profile(fact: Facts, said: Verdict, inventory: Inventory, rises_with: tuple
         disbelieved_pods=fact.disbelieved_pods,
         active_weekdays=fact.weekdays.active,
         silent_weekdays=fact.weekdays.silent,
-        time_zone=inventory.time_zone,
+        time_zone=part.time_zone,
         off_peak_hours=() if state is WorkloadState.UNKNOWN or state in _IDLE_STATES else fact.off_peak_hours,
         period_hours=fact.period_hours,
         hour_of_week=fact.hour_of_week,

@@ -9,6 +9,7 @@ import json
 import os
 import subprocess
 import sys
+import threading
 import time
 from dataclasses import dataclass
 from pathlib import Path
@@ -24,7 +25,9 @@ class MeasuredRun:
     Attributes:
         wall_seconds: from start to exit.
         cpu_seconds: user and system time.
-        rss_bytes_max: largest resident set.
+        rss_bytes_max: largest resident set, of it or of a process that it waited for.
+        tree_bytes_max: most memory that it and all processes below it took at one time, shared pages once, looked at
+            five times a second; 0 where nobody looked.
         status: exit status.
         output: what it wrote to standard output.
     """
@@ -32,20 +35,31 @@ class MeasuredRun:
     wall_seconds: float
     cpu_seconds: float
     rss_bytes_max: int
+    tree_bytes_max: int
     status: int
     output: str
 
 
-def run_measured(command: list[str], *, cwd: Path | None = None, environ: dict[str, str] | None = None) -> MeasuredRun:
+def run_measured(
+    command: list[str],
+    *,
+    cwd: Path | None = None,
+    environ: dict[str, str] | None = None,
+    watches_tree: bool = False,
+) -> MeasuredRun:
     """Run a command to its end; standard error passes through.
 
     Args:
         command: program and arguments.
         cwd: working folder.
         environ: environment; this process's own unless given.
+        watches_tree: whether the memory of processes below it is looked at as well.
     """
     started = time.perf_counter()
+    most = [0]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, cwd=cwd, env=environ) as process:
+        if watches_tree:
+            threading.Thread(target=_watch, args=(process, most), daemon=True).start()
         output = process.stdout.read() if process.stdout is not None else ""
         _, wait_status, usage = os.wait4(process.pid, 0)
         process.returncode = os.waitstatus_to_exitcode(wait_status)
@@ -53,14 +67,35 @@ def run_measured(command: list[str], *, cwd: Path | None = None, environ: dict[s
         wall_seconds=time.perf_counter() - started,
         cpu_seconds=usage.ru_utime + usage.ru_stime,
         rss_bytes_max=usage.ru_maxrss * 1024,
+        tree_bytes_max=most[0],
         status=process.returncode,
         output=output,
     )
 
 
-def gputide(data_dir: Path, *arguments: str) -> MeasuredRun:
+def _watch(process: subprocess.Popen[str], most: list[int]) -> None:
+    while process.returncode is None:
+        most[0] = max(most[0], _tree_bytes(process.pid))
+        time.sleep(0.2)
+
+
+def _tree_bytes(pid: int) -> int:
+    """Proportional set size of a process and those below it; one that has just ended counts nothing."""
+    found = 0
+    try:
+        text = Path(f"/proc/{pid}/smaps_rollup").read_text(encoding="ascii")
+        found = next(int(line.split()[1]) * 1024 for line in text.splitlines() if line.startswith("Pss:"))
+        for task in Path(f"/proc/{pid}/task").iterdir():
+            found += sum(_tree_bytes(int(child)) for child in (task / "children").read_text(encoding="ascii").split())
+    except (OSError, StopIteration):
+        pass
+    return found
+
+
+def gputide(data_dir: Path, *arguments: str, watches_tree: bool = False) -> MeasuredRun:
     """Run one verb on a data folder; a status other than 0 ends the bar with what the verb said."""
-    run = run_measured([str(GPUTIDE), "--data-dir", str(data_dir), "--quiet", *arguments])
+    command = [str(GPUTIDE), "--data-dir", str(data_dir), "--quiet", *arguments]
+    run = run_measured(command, watches_tree=watches_tree)
     if run.status != 0:
         sys.exit(f"gputide {' '.join(arguments)} ended with status {run.status}")
     return run

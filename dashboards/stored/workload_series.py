@@ -1,7 +1,6 @@
 """Use of each workload over time, by its name: the part of a history that the pages keep in memory.
 
-A page draws a few measures of one workload, so the other measures of the history are dropped, and a very large fleet is
-kept in steps of an hour.
+A page draws a few measures of one workload, so the other measures of the history are dropped.
 """
 
 from __future__ import annotations
@@ -15,7 +14,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dashboards.queries import Event, Series, WorkloadHistory
-from fleet.coarse_grid import coarse_grid
 from fleet.inventory import Grant
 from fleet.schema import Measure
 from fleet.sharing import believed_pools, framebuffer_need
@@ -23,11 +21,12 @@ from fleet.usage import Float32, History, SliceGrid
 
 STEPS_MAX = 2000
 """Most points of one curve."""
-CELLS_MAX = 60_000_000
-"""Steps times slices up to which steps stay as they are: a thousand cards over four weeks of minutes."""
-_COARSE_SECONDS = 3600
-_COMPUTE = (Measure.SM_ACTIVE, Measure.DUTY_CYCLE)
-_DRAWN = (*_COMPUTE, Measure.FRAMEBUFFER_USED, Measure.KV_CACHE_USAGE, Measure.REQUEST_RATE)
+CELLS_MAX = 20_000_000
+"""Steps times slices up to which steps are kept as they are: five hundred cards over four weeks of minutes."""
+DRAWN_PEAKS = (Measure.SM_ACTIVE, Measure.DUTY_CYCLE)
+"""Measures whose peaks pages draw."""
+DRAWN = (*DRAWN_PEAKS, Measure.FRAMEBUFFER_USED, Measure.KV_CACHE_USAGE, Measure.REQUEST_RATE)
+"""Measures whose means pages draw."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -45,20 +44,14 @@ class WorkloadSeries:
     grants: Mapping[str, tuple[Grant, ...]]
 
     @classmethod
-    def of(cls, history: History, *, cells_max: int = CELLS_MAX) -> WorkloadSeries:
-        """Keep the drawn measures of a history.
-
-        Args:
-            cells_max: slices times steps up to which steps stay as they are.
-        """
+    def of(cls, history: History) -> WorkloadSeries:
+        """Keep the drawn measures of a history."""
         slices = history.slices
         grid = replace(
             slices,
-            mean={measure: slices.mean[measure] for measure in _DRAWN if measure in slices.mean},
-            peak={measure: slices.peak[measure] for measure in _COMPUTE if measure in slices.peak},
+            mean={measure: slices.mean[measure] for measure in DRAWN if measure in slices.mean},
+            peak={measure: slices.peak[measure] for measure in DRAWN_PEAKS if measure in slices.peak},
         )
-        if len(grid.keys) * grid.steps > cells_max and _COARSE_SECONDS % grid.step_seconds == 0:
-            grid = coarse_grid(grid, _COARSE_SECONDS)
         grants: dict[str, list[Grant]] = defaultdict(list)
         by_slice: dict[tuple[str, str, str, str], Grant] = {}
         for grant in history.inventory.grants:
@@ -90,7 +83,7 @@ class WorkloadSeries:
         first = 0 if hours is None else max(0, grid.steps - int(hours * 3600 / grid.step_seconds))
         stride = max(1, -(-(grid.steps - first) // STEPS_MAX))
         starts = np.arange(first, grid.steps, stride)
-        demand = _of(grid.mean, _COMPUTE, rows, starts, is_peak=False)
+        demand = _of(grid.mean, DRAWN_PEAKS, rows, starts, is_peak=False)
         used = _of(grid.mean, (Measure.FRAMEBUFFER_USED,), rows, starts, is_peak=False)
         kv_cache = _of(grid.mean, (Measure.KV_CACHE_USAGE,), rows, starts, is_peak=False)
         rate = _of(grid.mean, (Measure.REQUEST_RATE,), rows, starts, is_peak=False)
@@ -101,7 +94,7 @@ class WorkloadSeries:
             times=times,
             compute_p50=_quantile(demand, 0.5),
             compute_p95=_quantile(demand, 0.95),
-            compute_max=_quantile(_of(grid.peak, _COMPUTE, rows, starts, is_peak=True), 1.0),
+            compute_max=_quantile(_of(grid.peak, DRAWN_PEAKS, rows, starts, is_peak=True), 1.0),
             framebuffer_used_bytes=_quantile(used, 1.0),
             framebuffer_need_bytes=(
                 None if np.isnan(pools).all() else _quantile(framebuffer_need(used, kv_cache, pools), 1.0)

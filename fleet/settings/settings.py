@@ -104,6 +104,8 @@ class AnalyzerSettings(Section):
     """Below this much history the state is unknown."""
     low_use_ratio: Ratio = 0.20
     """A card whose p95 stays within this is of low use."""
+    processes: int = Field(default=2, ge=1, le=64)
+    """Processes that analyse a fleet of more than 250 cards side by side; each takes some 700 MB."""
 
 
 class RiskSettings(Section):

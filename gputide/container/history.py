@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from dataclasses import replace
+import shutil
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -11,17 +13,28 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from analyzer.profile import history_part, inventory_parts, part_rows, profile_parts
+from analyzer.profile import (
+    PartFigures,
+    figures_of,
+    history_part,
+    inventory_parts,
+    joined_profiles,
+    part_rows,
+    profile_parts,
+)
 from fleet.coarse_grid import coarse_grid
 from fleet.data_folder import DataFolder
-from fleet.durable import unwritable
+from fleet.durable import FolderLock, Held, unwritable
+from fleet.errors import NotEnoughData
 from fleet.inventory import Inventory
 from fleet.profiles import Profiles
 from fleet.schema import Measure
-from fleet.settings.settings import Settings
-from fleet.usage import Float32, History, UsageGrid
+from fleet.settings.settings import AnalyzerSettings, Settings
+from fleet.usage import Float32, History, Key, UsageGrid
 from gputide.container.warehouse import cluster_name, warehouse
+from gputide.container.workers import open_workers
 from gputide.session import Session
+from pipeline.warehouse.history_parts import Cut, StoredPart, sorted_parts
 
 if TYPE_CHECKING:
     from pipeline.warehouse.stored_history import StoredHistory
@@ -30,14 +43,13 @@ if TYPE_CHECKING:
 HISTORY_DAYS = 28
 """How far back a history goes: four weeks hold four of every hour of the week."""
 
-PLAN_CELLS_MAX = 400_000_000
-"""Steps of slices that a plan is made from at most: ten thousand cards over four weeks of minutes; beyond, of hours."""
-COARSE_SECONDS = 3600
-
-WHOLE_CELLS_MAX = 40_000_000
-"""Steps of slices that are analysed as one: a thousand cards over four weeks of minutes."""
-CELLS_PER_PART = 4_000_000
-"""Steps of slices of a larger fleet that are analysed at a time: a hundred cards over four weeks of minutes."""
+WHOLE_CELLS_MAX = 10_000_000
+"""Steps of slices that are read, analysed and planned for as one: 250 cards over four weeks of minutes."""
+LONGER_SECONDS = (600, 3600)
+"""Steps in which a plan is made for more; the first with which no more than these cells are left, else the last."""
+CELLS_PER_PART = 2_000_000
+"""Steps of slices of a larger fleet that are analysed at a time: fifty cards over four weeks of minutes."""
+_SCRATCH, _ROLE = ".parts-", "parts"
 
 
 def load_history(folder: DataFolder, settings: Settings, now: datetime, *, cluster: str | None = None) -> History:
@@ -52,55 +64,96 @@ def load_history(folder: DataFolder, settings: Settings, now: datetime, *, clust
 
 def load_profiles(session: Session, cluster: str | None = None) -> Profiles:
     """What the analyzer makes of that history as of the session's now; a large one is never in memory as a whole."""
-    folder, settings, now = session.folder(), session.settings, session.now()
-    stored = _stored(folder, settings, now, cluster, rows_max=WHOLE_CELLS_MAX)
+    stored = _stored(session.folder(), session.settings, session.now(), cluster, rows_max=WHOLE_CELLS_MAX)
     if stored.is_small:
-        return profiled(stored.whole(), settings, now)
-    parts = (part for part, _ in _parts(stored, _cuts(stored), folder))
-    return profile_parts(parts, settings=settings.analyzer, now=now)
+        return profiled(stored.whole(), session.settings, session.now())
+    return _analysed(session, stored, None)
 
 
-def load_planned(
-    session: Session, cluster: str | None = None, *, cells_max: int = PLAN_CELLS_MAX
-) -> tuple[History, Profiles]:
+def load_planned(session: Session, cluster: str | None = None) -> tuple[History, Profiles]:
     """The history that a plan is made from, see `for_plan`, and its profiles, as of the session's now.
 
-    Of a very large fleet only the hours stay in memory: each part is analysed, and then kept in hours.
+    Of a large fleet each part is analysed in its own steps, and then kept in longer ones.
     """
-    folder, settings, now = session.folder(), session.settings, session.now()
-    stored = _stored(folder, settings, now, cluster, rows_max=WHOLE_CELLS_MAX)
-    if not _is_coarse(stored.slices.layout, cells_max):
+    settings, now = session.settings, session.now()
+    stored = _stored(session.folder(), settings, now, cluster, rows_max=WHOLE_CELLS_MAX)
+    step_seconds = plan_step_seconds(stored.slices.layout)
+    if stored.is_small and step_seconds == stored.slices.layout.step_seconds:
         history = stored.whole()
         return history, profiled(history, settings, now)
-    cuts = _cuts(stored)
-    slices = _Hours(stored.slices.layout)
-    cards = _Hours(stored.cards.layout) if stored.cards is not None and _has_hours(stored.cards.layout) else None
-
-    def parts() -> Iterator[History]:
-        for number, (part, (_, rows, card_rows)) in enumerate(_parts(stored, [*cuts, _rest(stored, cuts)], folder)):
-            slices.add(part.slices, rows)
-            if cards is not None and part.cards is not None:
-                cards.add(part.cards, card_rows)
-            if number < len(cuts):
-                yield part
-
-    profiles = profile_parts(parts(), settings=settings.analyzer, now=now)
-    coarse = History(inventory=stored.inventory, slices=slices.grid(), cards=None if cards is None else cards.grid())
-    return coarse, profiles
+    cards = None if stored.cards is None else stored.cards.layout
+    wanted = _Wanted(
+        slices=_Kept(stored.slices.layout, step_seconds),
+        cards=None if cards is None else _Kept(cards, _fitting(step_seconds, cards)),
+    )
+    profiles = _analysed(session, stored, wanted)
+    return wanted.history(stored.inventory), profiles
 
 
-def for_plan(history: History, cells_max: int = PLAN_CELLS_MAX) -> History:
-    """The history that a plan is made from: of a very large fleet in steps of an hour, so that it fits memory.
+def load_drawn(
+    session: Session, cluster: str, *, cells_max: int, mean: Collection[Measure], peak: Collection[Measure]
+) -> tuple[History, Profiles]:
+    """The history that pages draw, and its profiles, as of the session's now.
 
     Args:
-        cells_max: slices times steps up to which the history stays as it is.
+        cells_max: slices times steps up to which a large fleet's steps stay as they are; hours beyond.
+        mean: measures of which the means of slices are kept, where the fleet is large; nothing of its cards is.
+        peak: measures of which the peaks are kept.
     """
-    if not _is_coarse(history.slices, cells_max):
+    settings, now = session.settings, session.now()
+    stored = _stored(session.folder(), settings, now, cluster, rows_max=WHOLE_CELLS_MAX)
+    if stored.is_small:
+        history = stored.whole()
+        return history, profiled(history, settings, now)
+    layout = stored.slices.layout
+    is_long = len(layout.keys) * layout.steps > cells_max
+    step_seconds = _fitting(LONGER_SECONDS[-1], layout) if is_long else layout.step_seconds
+    wanted = _Wanted(slices=_Kept(layout, step_seconds), cards=None, mean=frozenset(mean), peak=frozenset(peak))
+    profiles = _analysed(session, stored, wanted)
+    return wanted.history(stored.inventory), profiles
+
+
+def load_inventory(session: Session, cluster: str | None = None) -> Inventory:
+    """What stands in a cluster as of the session's now, without its use.
+
+    Raises:
+        NotEnoughData: no node and no card was ever seen there.
+        Misconfigured: nothing is known of that cluster.
+    """
+    folder, settings = session.folder(), session.settings
+    name = cluster_name(folder, settings, cluster)
+    found = warehouse(folder, settings).inventory(name, as_of=session.now(), time_zone=settings.cluster.time_zone)
+    if not found.nodes and not found.cards:
+        raise NotEnoughData(f"cannot read what stands in cluster {name!r}: no node and no card was seen until now")
+    return found
+
+
+def for_plan(history: History) -> History:
+    """The history that a plan is made from: of a large fleet in longer steps, so that it fits memory."""
+    step_seconds = plan_step_seconds(history.slices)
+    if step_seconds == history.slices.step_seconds:
         return history
-    cards = None
-    if history.cards is not None and _has_hours(history.cards):
-        cards = coarse_grid(history.cards, COARSE_SECONDS)
-    return replace(history, slices=coarse_grid(history.slices, COARSE_SECONDS), cards=cards)
+    cards = history.cards
+    if cards is not None:
+        cards = _in_steps(cards, _fitting(step_seconds, cards))
+    return replace(history, slices=_in_steps(history.slices, step_seconds), cards=cards)
+
+
+def plan_step_seconds(grid: Layout | UsageGrid[Any]) -> int:
+    """Length of the steps in which a plan is made from these."""
+    longer = (it for it in LONGER_SECONDS if it > grid.step_seconds and it % grid.step_seconds == 0)
+    fitting = [grid.step_seconds, *longer]
+    few = [it for it in fitting if len(grid.keys) * grid.steps * grid.step_seconds // it <= WHOLE_CELLS_MAX]
+    return few[0] if few else fitting[-1]
+
+
+def _fitting(step_seconds: int, grid: Layout | UsageGrid[Any]) -> int:
+    """That step where it is a multiple of the grid's own, else the grid's."""
+    return step_seconds if step_seconds % grid.step_seconds == 0 else grid.step_seconds
+
+
+def _in_steps(grid: UsageGrid[Key], step_seconds: int) -> UsageGrid[Key]:
+    return grid if step_seconds == grid.step_seconds else coarse_grid(grid, step_seconds)
 
 
 def profiled(history: History, settings: Settings, now: datetime) -> Profiles:
@@ -121,17 +174,106 @@ def _stored(
     )
 
 
-_Cut = tuple[Inventory, Sequence[int], Sequence[int]]
-"""One part: its inventory, and its rows in the grids of slices and of cards."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Wanted:
+    """What is kept of each part beside its figures; `cards` is None for nothing, `mean` and `peak` for all measures."""
+
+    slices: _Kept
+    cards: _Kept | None
+    mean: frozenset[Measure] | None = None
+    peak: frozenset[Measure] | None = None
+
+    def history(self, inventory: Inventory) -> History:
+        """All that was kept."""
+        cards = None if self.cards is None else self.cards.grid()
+        return History(inventory=inventory, slices=self.slices.grid(), cards=cards)
 
 
-def _cuts(stored: StoredHistory) -> list[_Cut]:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _PartDone:
+    """What is kept of one part; `figures` is None where there is nobody to analyse."""
+
+    figures: PartFigures | None
+    slices: UsageGrid[Any] | None
+    cards: UsageGrid[Any] | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _PartJob:
+    """One part to be read and analysed, in any process.
+
+    Attributes:
+        slice_seconds: steps in which its slices are kept; None for nothing of them.
+        card_seconds: the same of its cards.
+    """
+
+    part: StoredPart
+    settings: AnalyzerSettings
+    now: datetime
+    has_workloads: bool
+    slice_seconds: int | None
+    card_seconds: int | None
+    mean: frozenset[Measure] | None
+    peak: frozenset[Measure] | None
+
+    def run(self) -> _PartDone:
+        """Do it."""
+        history = self.part.read()
+        figures = figures_of(history, settings=self.settings, now=self.now) if self.has_workloads else None
+        slices, cards = history.slices, history.cards
+        if self.slice_seconds is not None:
+            slices = replace(slices, mean=_some(slices.mean, self.mean), peak=_some(slices.peak, self.peak))
+        return _PartDone(
+            figures=figures,
+            slices=None if self.slice_seconds is None else _in_steps(slices, self.slice_seconds),
+            cards=None if self.card_seconds is None or cards is None else _in_steps(cards, self.card_seconds),
+        )
+
+
+def _some(planes: Mapping[Measure, Float32], only: frozenset[Measure] | None) -> Mapping[Measure, Float32]:
+    return planes if only is None else {measure: values for measure, values in planes.items() if measure in only}
+
+
+def _analysed(session: Session, stored: StoredHistory, wanted: _Wanted | None) -> Profiles:
+    """The profiles of a large fleet, part by part, by as many processes as are set; fills what is wanted."""
+    settings = session.settings.analyzer
+    cuts = _cuts(stored)
+    with_workloads = len(cuts)
+    if wanted is not None:
+        cuts.append(_rest(stored, cuts))
+    found: list[PartFigures] = []
+    with _scratch(session.folder()) as scratch, open_workers(settings.processes, "analyzer.processes") as run:
+        parts = list(sorted_parts(stored, cuts, scratch, run=run, processes=settings.processes))
+        jobs = [
+            _PartJob(
+                part=part,
+                settings=settings,
+                now=session.now(),
+                has_workloads=number < with_workloads,
+                slice_seconds=None if wanted is None else wanted.slices.step_seconds,
+                card_seconds=None if wanted is None or wanted.cards is None else wanted.cards.step_seconds,
+                mean=None if wanted is None else wanted.mean,
+                peak=None if wanted is None else wanted.peak,
+            )
+            for number, part in enumerate(parts)
+        ]
+        for part, done in zip(parts, run(_PartJob.run, jobs), strict=True):
+            if done.figures is not None:
+                found.append(done.figures)
+            if wanted is not None and done.slices is not None:
+                wanted.slices.add(done.slices, part.slice_rows)
+            if wanted is not None and wanted.cards is not None and done.cards is not None:
+                wanted.cards.add(done.cards, part.card_rows)
+    return joined_profiles(found, settings=settings)
+
+
+def _cuts(stored: StoredHistory) -> list[Cut]:
     slices, cards = stored.slices.layout, stored.cards
     parts = inventory_parts(stored.inventory, _slices_per_part(slices))
     return [(part, *part_rows(part, slices.keys, () if cards is None else cards.layout.keys)) for part in parts]
 
 
-def _rest(stored: StoredHistory, cuts: Sequence[_Cut]) -> _Cut:
+def _rest(stored: StoredHistory, cuts: Sequence[Cut]) -> Cut:
     """Rows that no grant and no card explains: nobody analyses them."""
     nobody = replace(stored.inventory, cards=(), nodes=(), grants=())
     slices = set(range(len(stored.slices.layout.keys))).difference(*(rows for _, rows, _ in cuts))
@@ -139,13 +281,20 @@ def _rest(stored: StoredHistory, cuts: Sequence[_Cut]) -> _Cut:
     return nobody, sorted(slices), sorted(cards.difference(*(rows for _, _, rows in cuts)))
 
 
-def _parts(stored: StoredHistory, cuts: Sequence[_Cut], folder: DataFolder) -> Iterator[tuple[History, _Cut]]:
+@contextmanager
+def _scratch(folder: DataFolder) -> Iterator[Path]:
+    """An empty folder below the data folder; those that killed processes have left go first."""
+    for path in folder.path.glob(f"{_SCRATCH}*"):
+        if not (path / f"{_ROLE}.lock").exists():
+            continue  # just being made
+        with suppress(Held), FolderLock(path, _ROLE):
+            shutil.rmtree(path, ignore_errors=True)
     try:
-        spill = TemporaryDirectory(prefix=".parts-", dir=folder.path)
+        made = TemporaryDirectory(prefix=_SCRATCH, dir=folder.path)
     except OSError as exc:
         raise unwritable(folder.path, exc) from exc
-    with spill as name:
-        yield from zip(stored.parts(cuts, Path(name)), cuts, strict=True)
+    with made as name, FolderLock(Path(name), _ROLE):
+        yield Path(name)
 
 
 def _slices_per_part(grid: Layout | UsageGrid[Any]) -> int:
@@ -153,27 +302,19 @@ def _slices_per_part(grid: Layout | UsageGrid[Any]) -> int:
     return max(1, cells // max(1, grid.steps))
 
 
-def _has_hours(grid: Layout | UsageGrid[Any]) -> bool:
-    return COARSE_SECONDS % grid.step_seconds == 0
+class _Kept:
+    """A grid in steps of some length; mutable: filled part by part."""
 
-
-def _is_coarse(grid: Layout | UsageGrid[Any], cells_max: int) -> bool:
-    return len(grid.keys) * grid.steps > cells_max and _has_hours(grid)
-
-
-class _Hours:
-    """A grid in hours; mutable: filled part by part."""
-
-    def __init__(self, layout: Layout) -> None:
+    def __init__(self, layout: Layout, step_seconds: int) -> None:
+        self.step_seconds = step_seconds
         self._layout = layout
-        self._steps = layout.steps // (COARSE_SECONDS // layout.step_seconds)
+        self._steps = layout.steps // (step_seconds // layout.step_seconds)
         self._mean: dict[Measure, Float32] = {}
         self._peak: dict[Measure, Float32] = {}
 
     def add(self, part: UsageGrid[Any], rows: Sequence[int]) -> None:
-        """Takes the rows of one part; `rows` says where they belong."""
-        coarse = coarse_grid(part, COARSE_SECONDS)
-        for planes, found in ((self._mean, coarse.mean), (self._peak, coarse.peak)):
+        """Takes the rows of one part, in these steps; `rows` says where they belong."""
+        for planes, found in ((self._mean, part.mean), (self._peak, part.peak)):
             for measure, values in found.items():
                 if measure not in planes:
                     planes[measure] = np.full((len(self._layout.keys), self._steps), np.nan, np.float32)
@@ -184,7 +325,7 @@ class _Hours:
         return UsageGrid(
             keys=self._layout.keys,
             since=self._layout.since,
-            step_seconds=COARSE_SECONDS,
+            step_seconds=self.step_seconds,
             steps=self._steps,
             mean=self._mean,
             peak=self._peak,

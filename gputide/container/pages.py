@@ -14,7 +14,7 @@ from dashboards.stored.fleet import Analysed, WarehouseFleet
 from dashboards.stored.money import StoredMoney
 from dashboards.stored.node_modes import LiveNodeModes
 from dashboards.stored.plans import BackgroundRollouts, StoredPlans
-from dashboards.stored.workload_series import WorkloadSeries
+from dashboards.stored.workload_series import CELLS_MAX, DRAWN, DRAWN_PEAKS, WorkloadSeries
 from enforcer.preview import StagePreview
 from enforcer.record.plan_cache import PlanCache
 from enforcer.rollout.progress import Progress
@@ -27,7 +27,7 @@ from gputide.container.bus import file_bus
 from gputide.container.cluster import check_own, own_cluster
 from gputide.container.cost import cost_period, period_unit_counts
 from gputide.container.enforcer import guard, open_enforcer
-from gputide.container.history import load_history, profiled
+from gputide.container.history import load_drawn
 from gputide.container.node_modes import keep_switch, standing_of, switch_preview
 from gputide.container.plans import chosen_stages, journal, open_plans, previewed
 from gputide.container.warehouse import warehouse, warehouse_folder
@@ -45,9 +45,9 @@ def views_of(session: Session, *, is_patient: bool = True) -> Views:
     plans = PlanCache(folder.plans, is_patient=is_patient)
 
     def analyse(cluster: str) -> Analysed:
-        history = load_history(folder, settings, session.now(), cluster=cluster)
+        history, profiles = load_drawn(session, cluster, cells_max=CELLS_MAX, mean=DRAWN, peak=DRAWN_PEAKS)
         return Analysed(
-            profiles=profiled(history, settings, session.now()),
+            profiles=profiles,
             nodes=history.inventory.nodes,
             series=WorkloadSeries.of(history),
             interval_seconds=float(history.slices.step_seconds),

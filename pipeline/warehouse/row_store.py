@@ -71,6 +71,10 @@ class LocalRows:
         self._folder = folder
         self._crash_point = crash_point
 
+    def __reduce__(self) -> tuple[type[LocalRows], tuple[Path]]:
+        # A copy in another process reads the same files.
+        return LocalRows, (self._folder,)
+
     def write(self, below: Path, fill: Callable[[Any], None]) -> None:
         """Puts a file in place; its bytes are durable before it has its name."""
         path = self._folder / below
@@ -131,6 +135,9 @@ class ArrowRows:
         self._base = PurePosixPath(base)
         self._crash_point = crash_point
         self._has_whole_writes = file_system.type_name in _OBJECT_STORES
+
+    def __reduce__(self) -> tuple[type[ArrowRows], tuple[pafs.FileSystem, str]]:
+        return ArrowRows, (self._file_system, str(self._base))
 
     def write(self, below: Path, fill: Callable[[Any], None]) -> None:
         """Puts a file in place; where closing a file makes it appear, without a rename."""

@@ -12,6 +12,7 @@ from structlog.testing import capture_logs
 import dashboards.stored.fleet as module
 from dashboards.stored.fleet import Analysed, WarehouseFleet
 from dashboards.stored.workload_series import STEPS_MAX, WorkloadSeries
+from fleet.coarse_grid import coarse_grid
 from fleet.errors import Corrupt, NotEnoughData, Unavailable
 from fleet.schema import Measure
 from tests.dashboards.embedded import NOW, make_profiles
@@ -143,7 +144,8 @@ def test_peaks_survive_where_steps_are_folded() -> None:
     peak[:] = 0.1
     peak[:, 1234] = 0.9
     workload = long.inventory.grants[0].workload_id
-    for series in (WorkloadSeries.of(long), WorkloadSeries.of(long, cells_max=1)):
+    for history in (long, replace(long, slices=coarse_grid(long.slices, 3600))):
+        series = WorkloadSeries.of(history)
         found = series.history(workload, None, ())
         assert found is not None
         assert len(found.times) <= STEPS_MAX

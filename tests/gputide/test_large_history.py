@@ -1,6 +1,8 @@
 """Very large fleets: read and analysed in parts and planned by the hour, with the same profiles."""
 
+import shutil
 from contextlib import closing
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -10,6 +12,9 @@ import pytest
 
 from analyzer.profile import profile_fleet
 from bench.stored_fleet import CLUSTER, store_minutes
+from fleet.coarse_grid import coarse_grid
+from fleet.durable import FolderLock
+from fleet.errors import Corrupt
 from fleet.schema import POD_USAGE, Measure
 from fleet.settings.settings import Settings
 from fleet.usage import History, UsageGrid
@@ -37,12 +42,18 @@ def session(tmp_path_factory) -> Session:
     with closing(DuckdbWarehouse(path / "warehouse")) as warehouse:
         part = Part(table=POD_USAGE, date=SINCE.date().isoformat(), cluster=CLUSTER, rows=(rows,))
         warehouse.append(AppendName(source="stray", start=0, end=1), [part])
-    return Session(data_path=path, settings=Settings(), now_override=None, is_quiet=True)
+    return Session(data_path=path, settings=by_processes(1), now_override=None, is_quiet=True)
+
+
+def by_processes(count: int) -> Settings:
+    """Settings by which so many processes analyse."""
+    settings = Settings()
+    return settings.model_copy(update={"analyzer": settings.analyzer.model_copy(update={"processes": count})})
 
 
 @pytest.fixture
 def small_parts(monkeypatch) -> None:
-    """Parts of seven slices."""
+    """Parts of seven slices; plans by the hour."""
     monkeypatch.setattr(history, "WHOLE_CELLS_MAX", 0)
     monkeypatch.setattr(history, "CELLS_PER_PART", 7 * DAYS * 1440)
 
@@ -89,10 +100,49 @@ def test_a_fleet_that_is_read_in_parts_has_the_profiles_of_the_whole(session: Se
 
 
 @pytest.mark.usefixtures("small_parts")
+def test_two_processes_find_what_one_finds(session: Session) -> None:
+    before = names_in(session.data_path)
+    two = replace(session, settings=by_processes(2))
+    assert history.load_profiles(two) == history.load_profiles(session)
+    (planned, _), (alone, _) = (history.load_planned(asked) for asked in (two, session))
+    assert_same(planned.slices, alone.slices)
+    assert names_in(session.data_path) == before
+
+
+@pytest.mark.usefixtures("small_parts")
+def test_a_file_that_a_worker_cannot_read_is_named(session: Session, tmp_path: Path) -> None:
+    copy = tmp_path / "data"
+    shutil.copytree(session.data_path, copy)
+    damaged = max((copy / "warehouse" / POD_USAGE.name).rglob("*.parquet"), key=lambda path: path.stat().st_size)
+    size = damaged.stat().st_size
+    with damaged.open("r+b") as file:
+        file.seek(size // 3)
+        file.write(b"\xff" * (size // 3))
+    with pytest.raises(Corrupt, match=damaged.name):
+        history.load_profiles(replace(session, data_path=copy, settings=by_processes(2)))
+    assert not list(copy.glob(".parts-*"))
+
+
+@pytest.mark.usefixtures("small_parts")
+def test_what_a_killed_analysis_left_goes_with_the_next_and_what_another_uses_stays(session: Session) -> None:
+    left, used, new = (session.data_path / f".parts-{name}" for name in ("left", "used", "new"))
+    for path in (left, used, new):
+        path.mkdir()
+    FolderLock(left, "parts").release()
+    with FolderLock(used, "parts"):
+        history.load_profiles(session)
+        assert (left.exists(), used.exists(), new.exists()) == (False, True, True)
+    history.load_profiles(session)
+    assert not used.exists()
+    new.rmdir()
+
+
+@pytest.mark.usefixtures("small_parts")
 def test_hours_that_are_kept_part_by_part_are_those_of_the_whole(session: Session) -> None:
-    whole = whole_of(session)
-    planned, profiles = history.load_planned(session, cells_max=0)
-    coarse = history.for_plan(whole, cells_max=0)
+    planned, profiles = history.load_planned(session)
+    coarse = history.for_plan(whole_of(session))
+    assert (coarse.slices.step_seconds, coarse.slices.steps) == (3600, DAYS * 24)
+    assert coarse.slices.until == whole_of(session).slices.until
     assert planned.inventory == coarse.inventory
     assert "stray" in {key.pod for key in planned.slices.keys}
     assert_same(planned.slices, coarse.slices)
@@ -103,16 +153,40 @@ def test_hours_that_are_kept_part_by_part_are_those_of_the_whole(session: Sessio
 
 
 @pytest.mark.usefixtures("small_parts")
-def test_a_plan_is_made_from_minutes_where_they_fit(session: Session) -> None:
+@pytest.mark.parametrize(("cells_max", "step_seconds"), [(10**9, 60), (0, 3600)])
+def test_pages_keep_of_a_large_fleet_what_they_draw(session: Session, cells_max: int, step_seconds: int) -> None:
+    mean, peak = {Measure.SM_ACTIVE, Measure.FRAMEBUFFER_USED}, {Measure.SM_ACTIVE}
+    drawn, profiles = history.load_drawn(session, CLUSTER, cells_max=cells_max, mean=mean, peak=peak)
+    whole = whole_of(session).slices
+    expected = whole if step_seconds == 60 else coarse_grid(whole, 3600)
+    assert drawn.cards is None
+    assert_same(
+        drawn.slices,
+        replace(
+            expected,
+            mean={measure: values for measure, values in expected.mean.items() if measure in mean},
+            peak={measure: values for measure, values in expected.peak.items() if measure in peak},
+        ),
+    )
+    assert profiles == history.load_profiles(session)
+
+
+def test_a_small_fleet_is_planned_for_in_its_own_steps(session: Session) -> None:
     planned, profiles = history.load_planned(session)
     assert_same(planned.slices, whole_of(session).slices)
     assert profiles == history.load_profiles(session)
 
 
-def test_only_a_history_beyond_the_limit_is_planned_by_the_hour() -> None:
-    cells = len(FLEET.slices.keys) * FLEET.slices.steps
-    assert history.for_plan(FLEET, cells) is FLEET
-    coarse = history.for_plan(FLEET, cells - 1)
-    assert (coarse.slices.step_seconds, coarse.slices.steps) == (3600, 5 * 24)
-    assert coarse.slices.mean[Measure.SM_ACTIVE].shape == (40, 5 * 24)
-    assert coarse.slices.until == FLEET.slices.until
+def test_steps_of_a_plan_are_the_shortest_that_fit(session: Session, monkeypatch) -> None:
+    whole = whole_of(session)
+    grid = whole.slices
+    cells = len(grid.keys) * grid.steps
+    for cells_max, seconds in ((cells, 60), (cells - 1, 600), (cells // 10, 600), (cells // 10 - 1, 3600), (0, 3600)):
+        monkeypatch.setattr(history, "WHOLE_CELLS_MAX", cells_max)
+        assert history.plan_step_seconds(grid) == seconds, cells_max
+        planned = history.for_plan(whole)
+        assert (planned is whole) == (seconds == 60)
+        assert planned.slices.step_seconds == seconds
+    odd = replace(grid, step_seconds=90)
+    assert history.plan_step_seconds(odd) == 3600
+    assert history.plan_step_seconds(replace(grid, step_seconds=7)) == 7

@@ -5,7 +5,7 @@ from __future__ import annotations
 import typer
 
 from fleet.documents import document
-from gputide.container.history import load_history
+from gputide.container.history import load_inventory
 from gputide.options import ClusterOption, answering
 from gputide.output import Answer, Listing
 from gputide.session import Session
@@ -18,7 +18,7 @@ app = typer.Typer()
 @answering
 def cordon(session: Session, cluster: ClusterOption = None) -> Answer:
     """Show which cards to keep newcomers off so that whole nodes are freed, and free cards that nobody can use."""
-    inventory = load_history(session.folder(), session.settings, session.now(), cluster=cluster).inventory
+    inventory = load_inventory(session, cluster)
     node_of = {card.card: card.node for card in inventory.cards}
     cordons, stranded = cards_to_cordon(inventory), stranded_cards(inventory)
     return Answer(

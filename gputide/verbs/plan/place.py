@@ -9,7 +9,7 @@ import typer
 from fleet.documents import document
 from fleet.inventory import CardModelName
 from fleet.units import parse_bytes
-from gputide.container.history import load_history
+from gputide.container.history import load_inventory
 from gputide.options import ClusterOption, answering
 from gputide.output import Answer, Listing
 from gputide.session import Session
@@ -32,7 +32,7 @@ def place(
 ) -> Answer:
     """Show which node a new pod should go to, so that what stays free is of most use; changes nothing."""
     offers = nodes_for(
-        load_history(session.folder(), session.settings, session.now(), cluster=cluster).inventory,
+        load_inventory(session, cluster),
         card_model=None if card_model is None else CardModelName(card_model),
         cards=cards,
         card_ratio=card_ratio,
