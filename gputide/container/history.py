@@ -52,6 +52,20 @@ CELLS_PER_PART = 2_000_000
 _SCRATCH, _ROLE = ".parts-", "parts"
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Analysed:
+    """A history and what the analyzer made of it.
+
+    Attributes:
+        history: of a large fleet in longer steps than the source's.
+        source_seconds: the source's own step.
+    """
+
+    history: History
+    profiles: Profiles
+    source_seconds: int
+
+
 def load_history(folder: DataFolder, settings: Settings, now: datetime, *, cluster: str | None = None) -> History:
     """The newest four weeks until `now` of a cluster; of the one that the settings mean where `cluster` is None.
 
@@ -70,29 +84,26 @@ def load_profiles(session: Session, cluster: str | None = None) -> Profiles:
     return _analysed(session, stored, None)
 
 
-def load_planned(session: Session, cluster: str | None = None) -> tuple[History, Profiles]:
+def load_planned(session: Session, cluster: str | None = None) -> Analysed:
     """The history that a plan is made from, see `for_plan`, and its profiles, as of the session's now.
 
     Of a large fleet each part is analysed in its own steps, and then kept in longer ones.
     """
-    settings, now = session.settings, session.now()
-    stored = _stored(session.folder(), settings, now, cluster, rows_max=WHOLE_CELLS_MAX)
+    stored = _stored(session.folder(), session.settings, session.now(), cluster, rows_max=WHOLE_CELLS_MAX)
     step_seconds = plan_step_seconds(stored.slices.layout)
     if stored.is_small and step_seconds == stored.slices.layout.step_seconds:
-        history = stored.whole()
-        return history, profiled(history, settings, now)
+        return _whole(session, stored)
     cards = None if stored.cards is None else stored.cards.layout
     wanted = _Wanted(
         slices=_Kept(stored.slices.layout, step_seconds),
         cards=None if cards is None else _Kept(cards, _fitting(step_seconds, cards)),
     )
-    profiles = _analysed(session, stored, wanted)
-    return wanted.history(stored.inventory), profiles
+    return _in_parts(session, stored, wanted)
 
 
 def load_drawn(
     session: Session, cluster: str, *, cells_max: int, mean: Collection[Measure], peak: Collection[Measure]
-) -> tuple[History, Profiles]:
+) -> Analysed:
     """The history that pages draw, and its profiles, as of the session's now.
 
     Args:
@@ -100,17 +111,27 @@ def load_drawn(
         mean: measures of which the means of slices are kept, where the fleet is large; nothing of its cards is.
         peak: measures of which the peaks are kept.
     """
-    settings, now = session.settings, session.now()
-    stored = _stored(session.folder(), settings, now, cluster, rows_max=WHOLE_CELLS_MAX)
+    stored = _stored(session.folder(), session.settings, session.now(), cluster, rows_max=WHOLE_CELLS_MAX)
     if stored.is_small:
-        history = stored.whole()
-        return history, profiled(history, settings, now)
+        return _whole(session, stored)
     layout = stored.slices.layout
     is_long = len(layout.keys) * layout.steps > cells_max
     step_seconds = _fitting(LONGER_SECONDS[-1], layout) if is_long else layout.step_seconds
     wanted = _Wanted(slices=_Kept(layout, step_seconds), cards=None, mean=frozenset(mean), peak=frozenset(peak))
+    return _in_parts(session, stored, wanted)
+
+
+def _whole(session: Session, stored: StoredHistory) -> Analysed:
+    history = stored.whole()
+    profiles = profiled(history, session.settings, session.now())
+    return Analysed(history=history, profiles=profiles, source_seconds=history.slices.step_seconds)
+
+
+def _in_parts(session: Session, stored: StoredHistory, wanted: _Wanted) -> Analysed:
     profiles = _analysed(session, stored, wanted)
-    return wanted.history(stored.inventory), profiles
+    return Analysed(
+        history=wanted.history(stored.inventory), profiles=profiles, source_seconds=stored.slices.layout.step_seconds
+    )
 
 
 def load_inventory(session: Session, cluster: str | None = None) -> Inventory:

@@ -45,12 +45,12 @@ def views_of(session: Session, *, is_patient: bool = True) -> Views:
     plans = PlanCache(folder.plans, is_patient=is_patient)
 
     def analyse(cluster: str) -> Analysed:
-        history, profiles = load_drawn(session, cluster, cells_max=CELLS_MAX, mean=DRAWN, peak=DRAWN_PEAKS)
+        found = load_drawn(session, cluster, cells_max=CELLS_MAX, mean=DRAWN, peak=DRAWN_PEAKS)
         return Analysed(
-            profiles=profiles,
-            nodes=history.inventory.nodes,
-            series=WorkloadSeries.of(history),
-            interval_seconds=float(history.slices.step_seconds),
+            profiles=found.profiles,
+            nodes=found.history.inventory.nodes,
+            series=WorkloadSeries.of(found.history),
+            interval_seconds=float(found.source_seconds),
         )
 
     def source() -> ParquetReads:

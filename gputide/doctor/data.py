@@ -10,14 +10,12 @@ import time
 from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import replace
-from datetime import datetime, timedelta
+from datetime import datetime
 from functools import partial
 from itertools import islice
 from pathlib import Path
 
-import numpy as np
-
-from analyzer.profile import profile_parts
+from dashboards.stored.arrivals import newest_windows
 from enforcer.record.plan_status import standing, unrelieved_harm
 from enforcer.safety.freeze import frozen_by
 from fleet.errors import GputideError, Misconfigured, NotEnoughData
@@ -27,8 +25,7 @@ from fleet.schema import Measure
 from fleet.sentences import Sentence, sentence
 from fleet.settings.price_book import with_price_book
 from fleet.units import format_percent, format_plan_id
-from fleet.usage import History
-from gputide.container.history import load_history
+from gputide.container.history import Analysed, load_planned
 from gputide.container.ledgers import anchored_folder
 from gputide.container.plans import journal, plan_store
 from gputide.container.warehouse import warehouse, warehouse_folder
@@ -252,14 +249,14 @@ def _history(session: Session) -> Iterator[Diagnosis]:
             text = sentence("doctor.found.clusters", cluster=settings.cluster.name, names=some(known))
             yield finding("cluster-ambiguous", text, cluster=known[0])
             return
-        history = load_history(folder, settings, now)
+        found = load_planned(session)
     except NotEnoughData as exc:
         yield finding("history-none", exc.said)
         return
-    grid = history.slices
+    grid = found.history.slices
     days = grid.steps * grid.step_seconds / 86400
-    text = sentence("doctor.found.history", days=f"{days:.1f}", step=str(grid.step_seconds), slices=len(grid.keys))
-    yield from [finding("history-short", text)] if days < 1 else _fresh(history, session, now)
+    text = sentence("doctor.found.history", days=f"{days:.1f}", step=str(found.source_seconds), slices=len(grid.keys))
+    yield from [finding("history-short", text)] if days < 1 else _fresh(found, session, now)
     yield otherwise(text)
     missing = [measure for measure in _MEASURES if measure not in grid.mean]
     for measure in missing:
@@ -268,22 +265,18 @@ def _history(session: Session) -> Iterator[Diagnosis]:
         yield replace(finding("measure-missing", loss, subject=measure.value, check="measures"), mend=remedy)
     told = sentence("doctor.found.collected", collected=len(_MEASURES) - len(missing), all=len(_MEASURES))
     yield well(told, check="measures")
-    yield replace(_prices(session, history.inventory), check="prices")
+    yield replace(_prices(session, found.history.inventory), check="prices")
 
 
-def _fresh(history: History, session: Session, now: datetime) -> Iterator[Diagnosis]:
+def _fresh(found: Analysed, session: Session, now: datetime) -> Iterator[Diagnosis]:
     """Whether samples still come, and how many of them are missing."""
-    grid = history.slices
-    seen = np.zeros(grid.steps, dtype=bool)
-    for values in grid.mean.values():
-        seen |= np.isfinite(values).any(axis=0)
-    last = int(np.flatnonzero(seen)[-1]) + 1 if seen.any() else 0
-    newest = grid.since + timedelta(seconds=grid.step_seconds * last)
+    source = warehouse(session.folder(), session.settings)
+    newest = newest_windows(source, session.settings).get(found.profiles.cluster, found.history.slices.since)
     age = (now - newest).total_seconds()
-    if age > max(STALE_SECONDS, 3 * grid.step_seconds):
+    if age > max(STALE_SECONDS, 3 * found.source_seconds):
         text = sentence("doctor.found.newest", moment=f"{newest:%Y-%m-%d %H:%M}", hours=f"{age / 3600:.1f}")
         yield finding("history-stale", text)
-    coverage = profile_parts([history], settings=session.settings.analyzer, now=now).coverage_ratio
+    coverage = found.profiles.coverage_ratio
     if coverage < COVERAGE_MIN:
         yield finding("history-gaps", sentence("doctor.found.coverage", coverage=format_percent(coverage)))
 

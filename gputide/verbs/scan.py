@@ -20,7 +20,7 @@ from fleet.settings.settings import Settings
 from fleet.units import format_count, parse_time
 from fleet.usage import History
 from gputide.container.cluster import own_cluster, seen_holders
-from gputide.container.history import for_plan, load_history, profiled
+from gputide.container.history import load_history, load_planned
 from gputide.container.measured_pairs import load_interference
 from gputide.container.plans import keep_plan
 from gputide.container.relief import relief_counted_on
@@ -109,12 +109,12 @@ def scan(  # noqa: PLR0913, PLR0917 - one argument per option
             scanned = read_history(folder, session.settings, now=now, tick=tick)
         assumed = assumed_backend(scanned, session.settings.enforcer.backend, is_set=is_backend_set)
         settings = _as_found(session.settings, scanned.cluster, assumed.name)
-        history = load_history(folder, settings, now)
+        if record_to is not None:
+            _record(load_history(folder, settings, now), record_to, hide=hasher(folder) if hash_names else shown)
         with session.progress("planning") as _:
-            profiles = profiled(history, settings, now)
+            found = load_planned(replace(session, settings=settings, now_override=now))
+            history, profiles = found.history, found.profiles
             missed = misses_of(scanned, history, profiles, settings)
-            if record_to is not None:
-                _record(history, record_to, hide=hasher(folder) if hash_names else shown)
             plans = [
                 _plan(folder, history, profiles, _as_found(settings, scanned.cluster, name), now)
                 for name in assumed.compared
@@ -128,15 +128,16 @@ def scan(  # noqa: PLR0913, PLR0917 - one argument per option
 
 def _plan(folder: DataFolder, history: History, profiles: Profiles, settings: Settings, now: datetime) -> Plan:
     is_own = own_cluster(folder, settings) in (None, history.inventory.cluster)
-    known, capability = for_plan(history), measured_capability(folder, settings, now, is_own=is_own)
+    capability = measured_capability(folder, settings, now, is_own=is_own)
+    relief = relief_counted_on(folder, settings, now)
     return make_plan(
-        known,
+        history,
         profiles,
         settings=settings,
         capability=capability,
         now=now,
         past=replace(
-            own_past(known, settings=settings, capability=capability, relief=relief_counted_on(folder, settings, now)),
+            own_past(history, settings=settings, capability=capability, relief=relief),
             interference=load_interference(settings),
             holders=seen_holders(folder, settings, history.inventory.cluster, now),
         ),

@@ -104,7 +104,7 @@ def test_two_processes_find_what_one_finds(session: Session) -> None:
     before = names_in(session.data_path)
     two = replace(session, settings=by_processes(2))
     assert history.load_profiles(two) == history.load_profiles(session)
-    (planned, _), (alone, _) = (history.load_planned(asked) for asked in (two, session))
+    planned, alone = (history.load_planned(asked).history for asked in (two, session))
     assert_same(planned.slices, alone.slices)
     assert names_in(session.data_path) == before
 
@@ -139,7 +139,8 @@ def test_what_a_killed_analysis_left_goes_with_the_next_and_what_another_uses_st
 
 @pytest.mark.usefixtures("small_parts")
 def test_hours_that_are_kept_part_by_part_are_those_of_the_whole(session: Session) -> None:
-    planned, profiles = history.load_planned(session)
+    found = history.load_planned(session)
+    planned, profiles = found.history, found.profiles
     coarse = history.for_plan(whole_of(session))
     assert (coarse.slices.step_seconds, coarse.slices.steps) == (3600, DAYS * 24)
     assert coarse.slices.until == whole_of(session).slices.until
@@ -156,7 +157,9 @@ def test_hours_that_are_kept_part_by_part_are_those_of_the_whole(session: Sessio
 @pytest.mark.parametrize(("cells_max", "step_seconds"), [(10**9, 60), (0, 3600)])
 def test_pages_keep_of_a_large_fleet_what_they_draw(session: Session, cells_max: int, step_seconds: int) -> None:
     mean, peak = {Measure.SM_ACTIVE, Measure.FRAMEBUFFER_USED}, {Measure.SM_ACTIVE}
-    drawn, profiles = history.load_drawn(session, CLUSTER, cells_max=cells_max, mean=mean, peak=peak)
+    found = history.load_drawn(session, CLUSTER, cells_max=cells_max, mean=mean, peak=peak)
+    drawn, profiles = found.history, found.profiles
+    assert found.source_seconds == 60
     whole = whole_of(session).slices
     expected = whole if step_seconds == 60 else coarse_grid(whole, 3600)
     assert drawn.cards is None
@@ -172,7 +175,8 @@ def test_pages_keep_of_a_large_fleet_what_they_draw(session: Session, cells_max:
 
 
 def test_a_small_fleet_is_planned_for_in_its_own_steps(session: Session) -> None:
-    planned, profiles = history.load_planned(session)
+    found = history.load_planned(session)
+    planned, profiles = found.history, found.profiles
     assert_same(planned.slices, whole_of(session).slices)
     assert profiles == history.load_profiles(session)
 

@@ -69,11 +69,11 @@ def make(
     planner = _Planner(scope=PlanScope(only=only, namespace=namespace, moves_max=max_moves), cluster=cluster)
     if what_if:
         return _what_if(session, planner, what_if, as_planned)
-    history, profiles = load_planned(session, cluster)
+    found = load_planned(session, cluster)
     folder = session.folder()
-    since = silent_since(warehouse(folder, session.settings), session.settings, profiles.cluster, session.now())
-    history, unread = with_live_nodes(history, folder, session.settings)
-    plan = planner.plan(session, history, profiles)
+    since = silent_since(warehouse(folder, session.settings), session.settings, found.profiles.cluster, session.now())
+    history, unread = with_live_nodes(found.history, folder, session.settings)
+    plan = planner.plan(session, history, found.profiles)
     if since is not None:
         # The guard goes by where the history ends: with the last sample, not with the silence after it.
         plan = replace(plan, history=replace(plan.history, until=min(plan.history.until, since)))
