@@ -153,6 +153,14 @@ def silence_note(cluster: str, since: datetime | None) -> tuple[str, ...]:
     return (f"{said}; these figures are the last that are known of it",)
 
 
+def longer_steps_note(step_seconds: int, source_seconds: int) -> tuple[str, ...]:
+    """What is said of a plan that was made in longer steps than the source's; nothing of another."""
+    if step_seconds == source_seconds:
+        return ()
+    said = f"made in steps of {step_seconds} s, since the fleet is large, where its source has {source_seconds} s"
+    return (f"{said}: contention that is over sooner is seen in part",)
+
+
 def clusters_answer(lines: Sequence[ClusterLine]) -> Answer:
     """What `report clusters` prints."""
     totals = fleet_totals(lines)

@@ -18,6 +18,7 @@ from fleet.errors import Corrupt
 from fleet.schema import POD_USAGE, Measure
 from fleet.settings.settings import Settings
 from fleet.usage import History, UsageGrid
+from gputide.answers.fleet import longer_steps_note
 from gputide.container import history
 from gputide.session import Session
 from pipeline.warehouse.ddl import arrow_schema
@@ -174,6 +175,15 @@ def test_pages_keep_of_a_large_fleet_what_they_draw(session: Session, cells_max:
     assert profiles == history.load_profiles(session)
 
 
+@pytest.mark.usefixtures("small_parts")
+def test_a_plan_in_longer_steps_says_so(session: Session) -> None:
+    assert longer_steps_note(history.load_planned(session).history.slices.step_seconds, 60) == (
+        "made in steps of 3600 s, since the fleet is large, where its source has 60 s: "
+        "contention that is over sooner is seen in part",
+    )
+    assert longer_steps_note(60, 60) == ()
+
+
 def test_a_small_fleet_is_planned_for_in_its_own_steps(session: Session) -> None:
     found = history.load_planned(session)
     planned, profiles = found.history, found.profiles
@@ -185,12 +195,19 @@ def test_steps_of_a_plan_are_the_shortest_that_fit(session: Session, monkeypatch
     whole = whole_of(session)
     grid = whole.slices
     cells = len(grid.keys) * grid.steps
-    for cells_max, seconds in ((cells, 60), (cells - 1, 600), (cells // 10, 600), (cells // 10 - 1, 3600), (0, 3600)):
+    for cells_max, seconds in (
+        (cells, 60),
+        (cells - 1, 600),
+        (cells // 10, 600),
+        (cells // 10 - 1, 1800),
+        (cells // 30 - 1, 3600),
+        (0, 3600),
+    ):
         monkeypatch.setattr(history, "WHOLE_CELLS_MAX", cells_max)
         assert history.plan_step_seconds(grid) == seconds, cells_max
         planned = history.for_plan(whole)
         assert (planned is whole) == (seconds == 60)
         assert planned.slices.step_seconds == seconds
     odd = replace(grid, step_seconds=90)
-    assert history.plan_step_seconds(odd) == 3600
+    assert history.plan_step_seconds(odd) == 3600, "1,800 s are 20 of it, and still too many"
     assert history.plan_step_seconds(replace(grid, step_seconds=7)) == 7

@@ -20,7 +20,7 @@ from fleet.inventory import Card
 from fleet.money.prices import PriceBook
 from fleet.profiles import Profiles
 from fleet.usage import History
-from gputide.answers.fleet import silence_note
+from gputide.answers.fleet import longer_steps_note, silence_note
 from gputide.answers.plan import plan_answer
 from gputide.answers.tiers import tiers_promised
 from gputide.answers.what_if import Side, assumptions, what_if_answer
@@ -84,6 +84,7 @@ def make(
         *as_planned,
         *unread,
         *silence_note(plan.cluster, since),
+        *longer_steps_note(found.history.slices.step_seconds, found.source_seconds),
         *tiers_promised(plan, session.settings.guarantees),
     )
     return plan_answer(plan, notes)
