@@ -12,8 +12,9 @@ import math
 from collections.abc import Mapping
 from types import MappingProxyType
 
-from enforcer.instant_query import InstantQuery, pod_named
+from enforcer.instant_query import pod_named
 from enforcer.manifest import Manifest
+from enforcer.trusted_series import SeriesQuestion, TrustedSeries
 from enforcer.wishes import Wishes
 from fleet.inventory import FIRST_TOKEN_OBJECTIVE_LABEL, INTER_TOKEN_OBJECTIVE_LABEL, LATENCY_OBJECTIVE_LABEL
 from fleet.schema import Measure
@@ -44,11 +45,15 @@ def objective_seconds(text: str) -> float | None:
     return seconds if math.isfinite(seconds) and seconds > 0 else None
 
 
-def latencies(metrics: InstantQuery, label: str) -> Mapping[tuple[str, str], float]:
+def latencies(metrics: TrustedSeries, label: str) -> Mapping[tuple[str, str], float]:
     """What an objective is held against of every pod that answers requests, seconds, by namespace and name.
 
     Raises:
         Unavailable: it can't be asked.
     """
-    query = f"max by (namespace, pod) ({OBJECTIVES[label]})"
-    return {pod: sample.value for sample in metrics.vector(query) if (pod := pod_named(sample)) is not None}
+    found: dict[tuple[str, str], float] = {}
+    for sample in metrics.vector(SeriesQuestion(name=OBJECTIVES[label], expression=OBJECTIVES[label])):
+        pod = pod_named(sample)
+        if pod is not None:
+            found[pod] = max(found.get(pod, 0.0), sample.value)
+    return found

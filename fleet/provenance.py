@@ -57,6 +57,8 @@ _OLD_NAMESPACE, _OLD_POD = "kubernetes_namespace", "kubernetes_pod_name"
 TARGET_NAMESPACES = ("namespace", _OLD_NAMESPACE)
 """Labels in which Prometheus has a target's namespace."""
 
+JUDGED_LABELS = ("job", "instance", "namespace", "pod", "pod_name", _OLD_NAMESPACE, _OLD_POD, *_RENAMED)
+"""All labels that `Provenance.stranger` and `target_of` look at."""
 UP = "up"
 """Metric that Prometheus writes of every target."""
 Targets = Mapping[tuple[str, str], frozenset[str]]
@@ -136,6 +138,11 @@ class Provenance:
 def target_namespace(labels: Mapping[str, str]) -> str:
     """The namespace of a target, as its `up` says it; empty where it does not."""
     return labels.get("namespace") or labels.get(_OLD_NAMESPACE) or ""
+
+
+def target_of(labels: Mapping[str, str]) -> tuple[tuple[str, str], str]:
+    """A target by job and instance, as `Targets` names it, and its namespace, of the labels of its `up`."""
+    return (labels.get("job", ""), labels.get("instance", "")), target_namespace(labels)
 
 
 def _may_be_claim(name: str, labels: Mapping[str, str]) -> bool:

@@ -12,6 +12,7 @@ from enforcer.agent.node_view import NodeView
 from enforcer.cluster import ClusterReader
 from enforcer.instant_query import InstantQuery, pod_named
 from enforcer.latency_objectives import OBJECTIVES, latencies, objective_seconds, objectives_of
+from enforcer.trusted_series import TrustedSeries
 
 REMEMBERED_SECONDS = 600.0
 """For so long relief goes by the promise that it read of a pod: pods seldom change theirs."""
@@ -116,7 +117,7 @@ class PromisedObjectives:
     def __init__(
         self,
         reader: ClusterReader,
-        metrics: InstantQuery,
+        metrics: TrustedSeries,
         *,
         interval_seconds: float,
         clock: Callable[[], float] = time.monotonic,

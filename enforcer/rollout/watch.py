@@ -25,6 +25,8 @@ from enforcer.instant_query import InstantQuery
 from enforcer.latency_objectives import latencies, objective_seconds, objectives_of
 from enforcer.manifest import Manifest
 from enforcer.seat import seat_of_pod
+from enforcer.trusted_series import SeriesQuestion, TrustedSeries
+from fleet.provenance import Provenance
 from fleet.sentences import Sentence, sentence
 from wire.prometheus_query import Sample
 
@@ -159,18 +161,26 @@ def complaints(health: Sequence[PodHealth], pods: Sequence[str], policy: WatchPo
 
 XID_WINDOW = "5m"
 """How far back an XID event speaks against a change; a scrape interval of up to a minute is seen through."""
-XID_QUERY = (
-    f"max by (card) (increase(gputide_card_xid_events_total[{XID_WINDOW}])) > 0 or "
-    f"max by (card) (label_replace((changes(DCGM_FI_DEV_XID_ERRORS[{XID_WINDOW}]) > 0) and "
-    '(DCGM_FI_DEV_XID_ERRORS > 0), "card", "$1", "UUID", "(.+)")) > 0'
-)
-FRAMEBUFFER_QUERY = (
-    "max by (namespace, pod) (gputide_slice_framebuffer_used_bytes / gputide_slice_framebuffer_granted_bytes) or "
-    "max by (namespace, pod) (label_replace(label_replace(hami_vgpu_memory_used_bytes / hami_vgpu_memory_limit_bytes, "
-    '"namespace", "$1", "podnamespace", "(.+)"), "pod", "$1", "podname", "(.+)")) or '
-    "max by (namespace, pod) (label_replace(label_replace(vGPU_device_memory_usage_in_bytes / "
-    'vGPU_device_memory_limit_in_bytes, "namespace", "$1", "podnamespace", "(.+)"), "pod", "$1", "podname", "(.+)"))'
-)
+_OWN_XID, _DCGM_XID = "gputide_card_xid_events_total", "DCGM_FI_DEV_XID_ERRORS"
+XID = {
+    SeriesQuestion(name=_OWN_XID, expression=f"increase({_OWN_XID}[{XID_WINDOW}]) > 0", kept=("card",)): "card",
+    SeriesQuestion(
+        name=_DCGM_XID, expression=f"(changes({_DCGM_XID}[{XID_WINDOW}]) > 0) and ({_DCGM_XID} > 0)", kept=("UUID",)
+    ): "UUID",
+}
+"""New XID events, each with the label that names the card."""
+
+
+def _filled(used: str, granted: str) -> SeriesQuestion:
+    return SeriesQuestion(name=used, expression=f"{used} / {granted}")
+
+
+FRAMEBUFFER = {
+    _filled("gputide_slice_framebuffer_used_bytes", "gputide_slice_framebuffer_granted_bytes"): ("namespace", "pod"),
+    _filled("hami_vgpu_memory_used_bytes", "hami_vgpu_memory_limit_bytes"): ("podnamespace", "podname"),
+    _filled("vGPU_device_memory_usage_in_bytes", "vGPU_device_memory_limit_in_bytes"): ("podnamespace", "podname"),
+}
+"""Framebuffer used / granted, each with the labels that name the pod; the first that answers for a pod counts."""
 _QUERY_SHOWN_MAX = 200
 
 
@@ -178,25 +188,31 @@ class MeasuredSignals:
     """The port `Signals` over two: the cluster, and metrics.
 
     Args:
-        queries: latency objectives; whatever has a series is broken.
+        queries: latency objectives; whatever has a series is broken, whichever pod wrote it.
+        provenance: which targets may speak of others' cards and framebuffer.
     """
 
-    def __init__(self, cluster: Signals, metrics: InstantQuery, queries: Sequence[str] = ()) -> None:
+    def __init__(
+        self,
+        cluster: Signals,
+        metrics: InstantQuery,
+        queries: Sequence[str] = (),
+        *,
+        provenance: Provenance | None = None,
+    ) -> None:
         self._cluster, self._metrics, self._queries = cluster, metrics, tuple(queries)
+        self._series = TrustedSeries(metrics, provenance)
 
     def health(self, pods: Sequence[str]) -> tuple[PodHealth, ...]:
         """Health of pods; see the port."""
         known = self._cluster.health(pods)
         broken = [(query, sample) for query in self._queries for sample in self._metrics.vector(query)]
-        sick = {sample.labels.get("card", "") for sample in self._metrics.vector(XID_QUERY)}
-        promised = {label for entry in known for label, _ in entry.objectives}
-        takes = {label: latencies(self._metrics, label) for label in sorted(promised)}
-        # Of a pod without a limit the share is infinite, and says nothing.
-        filled = {
-            _pod(sample.labels): sample.value
-            for sample in self._metrics.vector(FRAMEBUFFER_QUERY)
-            if math.isfinite(sample.value)
+        sick = {
+            sample.labels.get(card, "") for question, card in XID.items() for sample in self._series.vector(question)
         }
+        promised = {label for entry in known for label, _ in entry.objectives}
+        takes = {label: latencies(self._series, label) for label in sorted(promised)}
+        filled = self._filled()
         return tuple(
             replace(
                 entry,
@@ -214,6 +230,19 @@ class MeasuredSignals:
             )
             for entry in known
         )
+
+    def _filled(self) -> dict[str, float]:
+        """Largest share of granted framebuffer that is used, by `namespace/pod`."""
+        filled: dict[str, float] = {}
+        for question, (namespace, pod) in FRAMEBUFFER.items():
+            found: dict[str, float] = {}
+            for sample in self._series.vector(question):
+                name = f"{sample.labels.get(namespace, '')}/{sample.labels.get(pod, '')}"
+                # Of a pod without a limit the share is infinite, and says nothing.
+                if math.isfinite(sample.value):
+                    found[name] = max(found.get(name, 0.0), sample.value)
+            filled = found | filled
+        return filled
 
 
 def _two(pod_id: str) -> tuple[str, str]:
@@ -235,7 +264,3 @@ def _speaks_of(sample: Sample, pod_id: str) -> bool:
     namespace, _, name = pod_id.partition("/")
     labels = sample.labels
     return labels.get("namespace", namespace) == namespace and labels.get("pod", name) == name
-
-
-def _pod(labels: Mapping[str, str]) -> str:
-    return f"{labels.get('namespace', '')}/{labels.get('pod', '')}"

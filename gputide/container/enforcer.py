@@ -228,7 +228,7 @@ def _signals(cluster: LiveCluster, settings: Settings) -> Signals:
             )
         return own
     metrics = instant_query(watch.watch_prometheus_url, "enforcer.watch_prometheus_url", settings.prometheus)
-    return MeasuredSignals(own, metrics, watch.watch_queries)
+    return MeasuredSignals(own, metrics, watch.watch_queries, provenance=settings.provenance.rule)
 
 
 def lease_holder(folder: DataFolder) -> str:

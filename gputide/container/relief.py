@@ -29,6 +29,7 @@ from enforcer.relief.squeeze import OrdersWriter
 from enforcer.resource_names import Words
 from enforcer.simulated.cluster import SimulatedCluster
 from enforcer.tide.early_home import Busy
+from enforcer.trusted_series import TrustedSeries
 from fleet.data_folder import DataFolder
 from fleet.errors import Misconfigured, Unavailable
 from fleet.relief.overload import Cause
@@ -221,5 +222,7 @@ def _objectives(settings: Settings, cluster: LiveCluster) -> Objectives:
     interval_seconds = float(relief.slo_seconds)
     return AllObjectives(
         QueriedObjectives(metrics, relief.slo_queries, interval_seconds=interval_seconds),
-        PromisedObjectives(cluster, metrics, interval_seconds=interval_seconds),
+        PromisedObjectives(
+            cluster, TrustedSeries(metrics, settings.provenance.rule), interval_seconds=interval_seconds
+        ),
     )

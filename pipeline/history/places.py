@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
 from fleet.grammars.kai import RESERVATION_NAMESPACES
-from fleet.provenance import Provenance, Stranger, target_namespace
+from fleet.provenance import Provenance, Stranger, target_of
 from fleet.series import SeriesIdentity
 
 TEXT_BYTES_MAX = 1024
@@ -48,8 +48,8 @@ class Places:
 
     def learn_target(self, labels: Mapping[str, str]) -> None:
         """Learns where a target is, of the labels of its `up`."""
-        target = labels.get("job", ""), labels.get("instance", "")
-        self._targets[target] = self._targets.get(target, frozenset()) | {target_namespace(labels)}
+        target, namespace = target_of(labels)
+        self._targets[target] = self._targets.get(target, frozenset()) | {namespace}
 
     def takes(self, name: str, labels: Mapping[str, str]) -> bool:
         """Whether who wrote a series may; remembers who may not.

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 import math
+import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -14,8 +16,8 @@ from enforcer.latency_objectives import OBJECTIVES
 from enforcer.record.journal import StageState
 from enforcer.relief.demand_feed import PromisedObjectives
 from enforcer.rollout.watch import (
-    FRAMEBUFFER_QUERY,
-    XID_QUERY,
+    FRAMEBUFFER,
+    XID,
     ClusterSignals,
     MeasuredSignals,
     PodHealth,
@@ -23,10 +25,14 @@ from enforcer.rollout.watch import (
     complaints,
 )
 from enforcer.simulated.cluster import SimulatedCluster
+from enforcer.trusted_series import SeriesQuestion, TrustedSeries
 from fleet.errors import Unavailable
+from fleet.provenance import JUDGED_LABELS, Provenance
 from tests.enforcer.builders import HOLD_SECONDS, a_cluster, a_rollout, a_yes, card_id, some_tools, standard_plan
 from wire.prometheus_query import Sample
 
+OWN_XID, DCGM_XID = (question.query for question in XID)
+OWN_FILLED, HAMI_FILLED, _ = (question.query for question in FRAMEBUFFER)
 SLO = "histogram_quantile(0.99, rate(latency_bucket[1m])) > 0.5"
 PODS = ("team/a-0", "team/a-1", "ads/x-0")
 
@@ -77,7 +83,7 @@ def test_broken_objective_speaks_of_those_whom_its_labels_name(labels: dict[str,
 
 
 def query_of(label: str) -> str:
-    return f"max by (namespace, pod) ({OBJECTIVES[label]})"
+    return SeriesQuestion(name=OBJECTIVES[label], expression=OBJECTIVES[label]).query
 
 
 LATENCY_QUERY = query_of("gputide.io/latency-p99-seconds")
@@ -99,7 +105,7 @@ def test_relief_hears_of_pods_that_break_their_own_objective(tmp_path: Path) -> 
     cluster, labels, pod_id = one_that_promises(tmp_path, "2")
     others = [({"namespace": "team", "pod": name}, 9.0) for name in ("../x", "gone", "")]
     now, metrics = [0.0], Metrics({LATENCY_QUERY: [(labels, 2.5), *others]})
-    objectives = PromisedObjectives(cluster, metrics, interval_seconds=10, clock=lambda: now[0])
+    objectives = PromisedObjectives(cluster, TrustedSeries(metrics), interval_seconds=10, clock=lambda: now[0])
     assert [(entry.pod_id, entry.query) for entry in objectives.broken()] == [
         (pod_id, "gputide.io/latency-p99-seconds=2")
     ]
@@ -141,24 +147,73 @@ def test_each_objective_is_held_against_its_own_series(label: str, tmp_path: Pat
         metrics = Metrics({**others, query_of(label): [(labels, seconds)]})
         (health,) = MeasuredSignals(ClusterSignals(cluster), metrics).health([pod_id])
         found = [str(entry) for entry in complaints([health], [pod_id], WatchPolicy())]
-        relief = PromisedObjectives(cluster, metrics, interval_seconds=10).broken()
+        relief = PromisedObjectives(cluster, TrustedSeries(metrics), interval_seconds=10).broken()
         assert [label in text for text in found] == [True] * broken
         assert [entry.query for entry in relief] == [f"{label}=0.5"] * broken
 
 
 def test_card_with_an_xid_event_speaks_against_the_pod_on_it() -> None:
-    found = said({XID_QUERY: [({"card": "GPU-1"}, 1.0)]})
+    found = said({OWN_XID: [({"card": "GPU-1"}, 1.0)]})
     assert [bool(found[pod]) for pod in PODS] == [False, True, False]
     assert "card GPU-1 had an XID event" in found["team/a-1"][0]
 
 
 def test_full_grant_speaks_against_its_pod() -> None:
     full = [({"namespace": "team", "pod": "a-0"}, 0.999), ({"namespace": "ads", "pod": "x-0"}, 0.9)]
-    assert [bool(entries) for entries in said({FRAMEBUFFER_QUERY: full}).values()] == [True, False, False]
+    assert [bool(entries) for entries in said({OWN_FILLED: full}).values()] == [True, False, False]
 
 
 def test_pod_without_a_limit_of_framebuffer_is_not_full() -> None:
-    assert not any(said({FRAMEBUFFER_QUERY: [({"namespace": "team", "pod": "a-0"}, math.inf)]}).values())
+    assert not any(said({OWN_FILLED: [({"namespace": "team", "pod": "a-0"}, math.inf)]}).values())
+
+
+EXPORTER = {"namespace": "monitoring", "job": "dcgm-exporter", "instance": "10.0.0.7:9400"}
+TENANT = {"namespace": "evil", "pod": "evil-0", "job": "web", "instance": "10.0.3.1:9400"}
+UP_QUERY = "group by ({}) (up{{job=~{}}})"
+
+
+def up_of(*jobs: str) -> str:
+    """How it is asked where the targets of jobs are."""
+    return UP_QUERY.format(", ".join(JUDGED_LABELS), json.dumps("|".join(map(re.escape, jobs))))
+
+
+@pytest.mark.parametrize("query", [OWN_XID, DCGM_XID])
+def test_a_tenants_pod_that_says_a_card_failed_takes_no_change_of_others_back(query: str) -> None:
+    card = {"card": "GPU-1", "UUID": "GPU-1"}
+    assert said({query: [({**card, **EXPORTER}, 1.0)]})["team/a-1"]
+    assert not any(said({query: [({**card, **TENANT}, 1.0)]}).values())
+    named_so = {**TENANT, "job": "dcgm-exporter"}
+    up = {up_of("dcgm-exporter"): [(named_so, 1.0)]}
+    assert not any(said({query: [({**card, **named_so}, 1.0)], **up}).values())
+
+
+def test_a_tenants_pod_fills_nobody_elses_framebuffer() -> None:
+    named = {"podnamespace": "team", "podname": "a-0"}
+    assert said({HAMI_FILLED: [({**named, **EXPORTER, "namespace": "kube-system"}, 1.0)]})["team/a-0"]
+    assert not any(said({HAMI_FILLED: [({**named, **TENANT}, 1.0)]}).values())
+
+
+def test_where_a_target_is_decides_who_may_speak_of_a_namespace_under_honored_labels() -> None:
+    claims = {"namespace": "team", "pod": "a-0", "job": "gpu-metrics", "instance": "10.0.3.1:9400"}
+    target = {"job": "gpu-metrics", "instance": "10.0.3.1:9400"}
+    for namespace, believed in (("gpu-operator", True), ("evil", False)):
+        up = {up_of("gpu-metrics"): [({**target, "namespace": namespace}, 1.0)]}
+        assert bool(said({OWN_FILLED: [(claims, 0.999)], **up})["team/a-0"]) is believed
+
+
+def test_a_namespace_that_the_user_trusts_may_speak() -> None:
+    card = {"card": "GPU-1", **TENANT}
+    trusting = Provenance(namespaces=("evil",))
+    health = MeasuredSignals(Cluster(), Metrics({OWN_XID: [(card, 1.0)]}), provenance=trusting).health(PODS)
+    assert [bool(entry.objections) for entry in health] == [False, True, False]
+
+
+def test_a_server_that_names_another_pod_breaks_no_objective(tmp_path: Path) -> None:
+    cluster, labels, pod_id = one_that_promises(tmp_path, "2")
+    for more, broken in (({}, True), ({"kubernetes_namespace": "evil"}, False)):
+        metrics = Metrics({LATENCY_QUERY: [({**labels, **more}, 2.5)]})
+        (health,) = MeasuredSignals(ClusterSignals(cluster), metrics).health([pod_id])
+        assert bool(health.objections) is broken
 
 
 def test_nothing_measured_is_no_complaint() -> None:
@@ -212,7 +267,7 @@ def test_canary_whose_objective_breaks_is_taken_back(tmp_path: Path) -> None:
 
 def test_xid_of_a_real_card_takes_the_stage_back(tmp_path: Path) -> None:
     cluster = a_cluster(tmp_path)
-    metrics = Metrics({XID_QUERY: [({"card": card_id(number)}, 1.0) for number in range(8)]})
+    metrics = Metrics({OWN_XID: [({"card": card_id(number)}, 1.0) for number in range(8)]})
     tools = some_tools(cluster, tmp_path, signals=MeasuredSignals(ClusterSignals(cluster), metrics))
     (result,) = a_rollout(tools).apply(
         standard_plan(), (2,), by="ada", approved=lambda: a_yes(standard_plan(), 2), fingerprint=None

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from enforcer.rollout.watch import FRAMEBUFFER_QUERY, XID_QUERY
+from enforcer.rollout.watch import FRAMEBUFFER, XID
 from tests.engines.go_peers import GoPeers
 from tests.engines.test_grafana_rules import promtool
 
@@ -25,10 +25,19 @@ SERIES = {
     'vGPU_device_memory_usage_in_bytes{podnamespace="t",podname="r"}': "7x5",
     'vGPU_device_memory_limit_in_bytes{podnamespace="t",podname="r"}': "10x5",
 }
-ANSWERS = {
-    XID_QUERY: {'{card="GPU-1"}': 1.0, '{card="GPU-3"}': 1.0},
-    FRAMEBUFFER_QUERY: {'{namespace="t",pod="p"}': 0.9, '{namespace="t",pod="q"}': 0.8, '{namespace="t",pod="r"}': 0.7},
-}
+ANSWERS = dict(
+    zip(
+        (question.query for question in (*XID, *FRAMEBUFFER)),
+        (
+            {'{card="GPU-1"}': 1.0},
+            {'{UUID="GPU-3"}': 1.0},
+            {'{namespace="t",pod="p"}': 0.9},
+            {'{podnamespace="t",podname="q"}': 0.8},
+            {'{podnamespace="t",podname="r"}': 0.7},
+        ),
+        strict=True,
+    )
+)
 
 
 def test_new_xid_events_and_full_grants_are_found_in_the_words_of_every_exporter(
