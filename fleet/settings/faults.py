@@ -96,6 +96,8 @@ class Fault:
         name = ".".join(self.place)[:SHOWN_LENGTH_MAX]
         if not name:
             return self.reason
+        if not name.isprintable():
+            name = repr(name)[1:-1]  # a message is one line, whatever somebody called a field
         return f"{name}: {self.reason}" if self.shown is None else f"{name}={self.shown}: {self.reason}"
 
 

@@ -172,6 +172,14 @@ def test_unknown_name_inside_an_entry_is_answered_with_the_nearest() -> None:
     assert "prices.rules.0.per_card_our=1: unknown name; did you mean 'per_card_hour'?" in said
 
 
+def test_a_message_is_one_line_whatever_a_field_is_called() -> None:
+    with pytest.raises(ValidationError) as caught:
+        TypeAdapter(Settings).validate_python({"cluster": {"a\nb\x1b[31m": "x\ny"}})
+    said = fault_words(caught.value, Settings)
+    assert said.isprintable()
+    assert said.startswith("cluster.a\\nb\\x1b[31m='x\\ny': unknown name")
+
+
 def test_broken_json_is_said_in_our_words() -> None:
     with pytest.raises(ValidationError) as caught:
         TypeAdapter(list[SentNews]).validate_json(b"[{")
