@@ -179,7 +179,7 @@ class GpuChanges:
         )  # fmt: skip
         if found.name != name_of(found.plan_id, found.page):
             raise Corrupt(
-                f"cannot read GpuChange {found.name}: it holds page {found.page} of plan {found.plan_id[:64]}"
+                f"cannot read GpuChange {found.name}: it holds page {found.page} of plan {found.plan_id[:64]!r}"
             )
         self._read[found.name] = found
         return found
