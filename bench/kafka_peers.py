@@ -87,7 +87,7 @@ def adapter(servers: str, topic: str) -> Iterator[Peer | None]:
 
 @contextmanager
 def vmagent(folder: Path) -> Iterator[Peer | None]:
-    """vmagent in front of a server that takes all and keeps nothing; None where it is not at hand."""
+    """The agent of VictoriaMetrics in front of a server that takes all and keeps nothing; None where it is not at hand."""
     program = _program("GPUTIDE_VMAGENT", "vmagent")
     if program is None:
         yield None
@@ -95,7 +95,8 @@ def vmagent(folder: Path) -> Iterator[Peer | None]:
     port = free_port()
     with _sink() as url:
         command = [
-            program, f"-httpListenAddr=127.0.0.1:{port}", f"-remoteWrite.url={url}", f"-remoteWrite.tmpDataPath={folder}",
+            program, f"-httpListenAddr=127.0.0.1:{port}", f"-remoteWrite.url={url}",
+            f"-remoteWrite.tmpDataPath={folder}",
         ]  # fmt: skip
         with _running(command, port, "/api/v1/write", {}) as peer:
             yield peer

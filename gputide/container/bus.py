@@ -22,7 +22,7 @@ from pipeline.receiver.intake import Answer, Intake
 from pipeline.receiver.record_writer import RENDERED_BYTES_MAX, ROWS_PER_RECORD_MAX, RecordWriter
 from pipeline.receiver.repeats import Repeats
 from pipeline.receiver.turns import Turns
-from pipeline.records.json_rows import pack_rows, rendered_bytes
+from pipeline.records.json_rows import pack_lanes, pack_rows, rendered_bytes
 from pipeline.records.rows import pack
 from pipeline.remote_write.claims import Claims
 from pipeline.remote_write.decode import BodyLimits
@@ -79,6 +79,7 @@ def intakes_of(
     records = RecordWriter(
         bus,
         pack_record=pack_rows if is_json else pack,
+        pack_lanes=pack_lanes if is_json else None,
         rows_per_record_max=JSON_ROWS_PER_RECORD_MAX if is_json else ROWS_PER_RECORD_MAX,
         gathers=is_kafka,
         rendered_bytes=rendered_bytes if is_json else lambda _section: 0,
