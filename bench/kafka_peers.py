@@ -87,7 +87,7 @@ def adapter(servers: str, topic: str) -> Iterator[Peer | None]:
 
 @contextmanager
 def vmagent(folder: Path) -> Iterator[Peer | None]:
-    """The agent of VictoriaMetrics in front of a server that takes all and keeps nothing; None where it is not at hand."""
+    """VictoriaMetrics' agent in front of a server that takes all and keeps nothing; None where it is not at hand."""
     program = _program("GPUTIDE_VMAGENT", "vmagent")
     if program is None:
         yield None
