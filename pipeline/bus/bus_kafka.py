@@ -129,11 +129,10 @@ class KafkaWriter:
 
     def _delivered(self, payloads: Mapping[int, bytes]) -> dict[int, int]:
         deadline = time.monotonic() + self._settings.delivery_seconds + self._settings.request_seconds
-        name = self.topic.name
         producer = self._sound_producer()
         try:
             sent = self._handed_over(producer, payloads)
-            # Brokers answer for all at once: whoever waits for the last one is woken once.
+            # Brokers answer for all at once: a thread that waits for the last one is woken once.
             return {
                 lane: sent[lane].get(timeout=max(0.0, deadline - time.monotonic())).offset + 1
                 for lane in reversed(sent)
