@@ -1,4 +1,4 @@
-"""A receiver whose brokers are down when it starts listens, says that it is not ready, and asks senders to come again."""
+"""A receiver whose brokers are down when it starts listens, is not ready, and asks senders to come again."""
 
 from __future__ import annotations
 
