@@ -305,7 +305,7 @@ def _copy(at: int, source: int, size: int) -> int:
 
 
 @njit(cache=True, nogil=True)
-def _write_integer(at: int, value: int) -> int:
+def _write_integer(at: int, value: Any) -> int:
     """Writes a number in decimals to an address; returns the address after it."""
     left = np.uint64(value)
     if value < 0:
