@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import re
 import signal
+import socket
 import subprocess
 import time
 import urllib.error
@@ -27,16 +28,51 @@ _START_SECONDS_MAX = 60.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class RunningReceiver:
-    """A receiver that runs.
+class Peer:
+    """A program that takes remote write.
 
     Attributes:
         address: host and port that it listens on.
+        path: where bodies go.
         pid: its process.
     """
 
     address: tuple[str, int]
+    path: str = WRITE_PATH
     pid: int
+
+    def cpu_seconds(self) -> float:
+        """User and system time that it has taken."""
+        fields = Path(f"/proc/{self.pid}/stat").read_text(encoding="utf-8").rpartition(")")[2].split()
+        return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+
+    def answers(self) -> bool:
+        """Whether it takes connections."""
+        try:
+            with socket.create_connection(self.address, timeout=5):
+                return True
+        except OSError:
+            return False
+
+    def await_answer(self, process: subprocess.Popen[bytes], seconds_max: float) -> None:
+        """Waits until it takes connections; ends the bar where it does not."""
+        end = time.monotonic() + seconds_max
+        while not self.answers():
+            if process.poll() is not None or time.monotonic() > end:
+                raise SystemExit(f"nothing answers at {self.address[0]}:{self.address[1]}")
+            time.sleep(0.1)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunningReceiver(Peer):
+    """A receiver that runs."""
+
+    def answers(self) -> bool:
+        """Whether it takes requests."""
+        try:
+            return _answer_of(self._url("/healthz")) != ""
+        except (urllib.error.URLError, OSError):
+            return False
 
     def metric(self, name: str) -> float:
         """One of its own metrics."""
@@ -48,18 +84,6 @@ class RunningReceiver:
         text = Path(f"/proc/{self.pid}/status").read_text(encoding="utf-8")
         found = re.search(rf"{what}:\s+(\d+) kB", text)
         return int(found[1]) * 1024 if found else 0
-
-    def cpu_seconds(self) -> float:
-        """User and system time that it has taken."""
-        fields = Path(f"/proc/{self.pid}/stat").read_text(encoding="utf-8").rpartition(")")[2].split()
-        return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
-
-    def answers(self) -> bool:
-        """Whether it takes requests."""
-        try:
-            return _answer_of(self._url("/healthz")) != ""
-        except (urllib.error.URLError, OSError):
-            return False
 
     def _url(self, path: str) -> str:
         return f"http://{self.address[0]}:{self.address[1]}{path}"
@@ -75,11 +99,7 @@ def receiving(data: Path, *settings: str) -> Iterator[RunningReceiver]:
     )
     receiver = RunningReceiver(address=("127.0.0.1", port), pid=process.pid)
     try:
-        end = time.monotonic() + _START_SECONDS_MAX
-        while not receiver.answers():
-            if process.poll() is not None or time.monotonic() > end:
-                raise SystemExit(f"no receiver answers at 127.0.0.1:{port}")
-            time.sleep(0.1)
+        receiver.await_answer(process, _START_SECONDS_MAX)
         yield receiver
     finally:
         process.send_signal(signal.SIGTERM)

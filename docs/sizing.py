@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 import tomllib
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -125,9 +125,14 @@ def _rows(figures: dict[str, Figure]) -> tuple[tuple[str, Callable[[int], str], 
         ("samples per second", lambda cards: f"{_samples(cards):,.0f}", FLEETS[-1]),
         ("active series", lambda cards: f"{cards * SERIES_PER_CARD:,}", FLEETS[-1]),
         (
-            "receiver cores, requests of 2,000 samples back to back",
-            lambda cards: _cores(_samples(cards) / of("receiver_samples_per_core")),
+            "receiver cores into the file bus, requests of 2,000 samples back to back",
+            lambda cards: _embedded(cards, figures, _cores(_samples(cards) / of("receiver_samples_per_core"))),
             reached("receiver_samples_per_core"),
+        ),
+        (
+            "receiver cores into Kafka, the same requests from eight shards at once",
+            lambda cards: _cores(_samples(cards) / of(_into_kafka(cards, figures))),
+            reached("kafka_samples_per_core_2"),
         ),
         (
             "receiver memory",
@@ -165,24 +170,20 @@ def _rows(figures: dict[str, Figure]) -> tuple[tuple[str, Callable[[int], str], 
         ),
         (
             "embedded path",
-            lambda cards: "yes" if _samples(cards) <= of("embedded_samples_per_second") else _ENGINES,
+            lambda cards: _embedded(cards, figures, "yes"),
             FLEETS[-1],
         ),
         (
             "embedded path: cores of receiver and rollup, requests as they come",
-            lambda cards: (
-                _cores(_samples(cards) / of("embedded_samples_per_core"))
-                if _samples(cards) <= of("embedded_samples_per_second")
-                else _ENGINES
-            ),
+            lambda cards: _embedded(cards, figures, _cores(_samples(cards) / of("embedded_samples_per_core"))),
             reached("embedded_samples_per_core"),
         ),
         (
             "embedded rollup memory",
-            lambda cards: (
-                _bytes(of("rollup_bytes_at_least") + cards * SERIES_PER_CARD * of("rollup_bytes_per_series"))
-                if _samples(cards) <= of("embedded_samples_per_second")
-                else _ENGINES
+            lambda cards: _embedded(
+                cards,
+                figures,
+                _bytes(of("rollup_bytes_at_least") + cards * SERIES_PER_CARD * of("rollup_bytes_per_series")),
             ),
             reached("rollup_bytes_per_series"),
         ),
@@ -206,7 +207,35 @@ def _rows(figures: dict[str, Figure]) -> tuple[tuple[str, Callable[[int], str], 
             lambda cards: _bytes(cards * of("warehouse_bytes_per_card_day") * WAREHOUSE_DAYS),
             reached("warehouse_bytes_per_card_day"),
         ),
+        (
+            "analyzer: processor time of a run over four weeks",
+            lambda cards: _duration(cards * of("analyzer_cpu_seconds_per_card")),
+            reached("analyzer_cpu_seconds_per_card"),
+        ),
+        (
+            "analyzer memory",
+            lambda cards: _bytes(of("analyzer_bytes_at_least") + cards * of("analyzer_bytes_per_card")),
+            reached("analyzer_bytes_per_card"),
+        ),
+        (
+            "analyzer: disk while it runs",
+            lambda cards: _bytes(cards * of("analyzer_scratch_bytes_per_card")),
+            reached("analyzer_scratch_bytes_per_card"),
+        ),
     )
+
+
+def _embedded(cards: int, figures: Mapping[str, Figure], text: str) -> str:
+    """A cell of what the embedded path takes, where it carries so many cards."""
+    return text if _samples(cards) <= figures["embedded_samples_per_second"].value else _ENGINES
+
+
+def _into_kafka(cards: int, figures: Mapping[str, Figure]) -> str:
+    """Name of the figure that was measured with as many partitions as a fleet has, or the next that has more."""
+    partitions = _partitions(_wide_rows(cards) / figures["flink_rows_per_core"].value)
+    prefix = "kafka_samples_per_core_"
+    measured = sorted(int(name.removeprefix(prefix)) for name in figures if name.startswith(prefix))
+    return f"{prefix}{next((count for count in measured if count >= partitions), measured[-1])}"
 
 
 def _samples(cards: int) -> float:
@@ -237,6 +266,13 @@ def _brokers(bytes_per_second: float) -> int:
 def _partitions(flink_cores: float) -> int:
     """Two for each core of Flink, so that there is room to grow; a power of two, at least 2."""
     return max(2, 1 << math.ceil(math.log2(max(1.0, 2 * flink_cores * HEADROOM))))
+
+
+def _duration(seconds: float) -> str:
+    for unit, size in (("h", 3600), ("min", 60)):
+        if seconds >= 2 * size:
+            return f"{seconds / size:,.1f} {unit}"
+    return f"{seconds:,.0f} s"
 
 
 def _bytes(count: float) -> str:

@@ -17,13 +17,14 @@ from fleet.errors import Misconfigured
 from fleet.settings.pipeline import BusKind, KafkaCompression, RecordFormat
 from fleet.settings.settings import Settings
 from pipeline.bus.bus import Bus, BusWriter, DeadLetters
+from pipeline.bus.bus_awaited import AwaitedBus
 from pipeline.bus.bus_file import FileBus, FileDeadLetters
 from pipeline.receiver.intake import Answer, Intake
 from pipeline.receiver.record_writer import RENDERED_BYTES_MAX, ROWS_PER_RECORD_MAX, RecordWriter
 from pipeline.receiver.repeats import Repeats
 from pipeline.receiver.turns import Turns
-from pipeline.records.json_rows import pack_rows, rendered_bytes
-from pipeline.records.rows import pack
+from pipeline.records.json_rows import pack_lanes, pack_rows, rendered_bytes
+from pipeline.records.rows import TS_MAX_MS, pack
 from pipeline.remote_write.claims import Claims
 from pipeline.remote_write.decode import BodyLimits
 from pipeline.remote_write.label_sets import LabelLimits
@@ -31,6 +32,9 @@ from pipeline.remote_write.series_table import SeriesTable
 
 if TYPE_CHECKING:
     from pipeline.bus.bridge_kafka import AdapterBridge
+    from pipeline.bus.bus_kafka import KafkaWriter
+
+IsOpen = Callable[[], bool]
 
 JSON_ROWS_PER_RECORD_MAX = 4000
 """Rows of a record of JSON: about 2 MB, below what brokers take unless set otherwise with room for long names."""
@@ -60,12 +64,14 @@ def intakes_of(
     now_seconds: Callable[[], float] = time.monotonic,
     *,
     is_lingering: bool = False,
+    ts_max_ms: Callable[[], int] = lambda: TS_MAX_MS,
 ) -> Callable[[str | None], Intake]:
     """Makes what takes bodies to the bus, with the bounds of the receiver and records as `bus.record_format` says.
 
     Args:
         is_lingering: whether many send at once, so that a body waits for others that go into one record with it, as
             long as the bus says.
+        ts_max_ms: the latest time that a sample may have now, epoch milliseconds.
 
     Returns:
         Makes the intake of a sender, given the cluster of all its samples or None where labels are believed; all of
@@ -79,6 +85,7 @@ def intakes_of(
     records = RecordWriter(
         bus,
         pack_record=pack_rows if is_json else pack,
+        pack_lanes=pack_lanes if is_json else None,
         rows_per_record_max=JSON_ROWS_PER_RECORD_MAX if is_json else ROWS_PER_RECORD_MAX,
         gathers=is_kafka,
         rendered_bytes=rendered_bytes if is_json else lambda _section: 0,
@@ -97,14 +104,33 @@ def intakes_of(
             forget_seconds=limits.forget_seconds,
             now_seconds=now_seconds,
         )
-        return Intake(records, table, turns=turns, repeats=repeats)
+        return Intake(records, table, turns=turns, repeats=repeats, ts_max_ms=ts_max_ms)
 
     return intake
 
 
 @contextmanager
+def open_awaited_bus(folder: DataFolder, settings: Settings, *, lane: int) -> Iterator[tuple[BusWriter, IsOpen]]:
+    """The bus for a receiver that others send to, and what says whether it is open: brokers may come later.
+
+    Args:
+        lane: see `open_bus_writer`.
+
+    Raises:
+        Unavailable: another process writes to the lane.
+        Misconfigured: a topic is missing or would lose records.
+    """
+    if settings.bus.kind is BusKind.FILE:
+        with open_bus_writer(folder, settings, lane=lane) as bus:
+            yield bus, lambda: True
+        return
+    with closing(AwaitedBus(lambda: _kafka_writer(settings))) as awaited:
+        yield awaited, lambda: awaited.is_open
+
+
+@contextmanager
 def open_bus_writer(folder: DataFolder, settings: Settings, *, lane: int = 0) -> Iterator[BusWriter]:
-    """The bus, for a receiver.
+    """The bus, for a program that puts samples on it.
 
     Args:
         lane: the file bus' lane that this process writes; the lanes of a topic are shared by everybody.
@@ -118,13 +144,17 @@ def open_bus_writer(folder: DataFolder, settings: Settings, *, lane: int = 0) ->
             bus.take_writing()
             yield bus
         return
+    with closing(_kafka_writer(settings)) as writer:
+        yield writer
+
+
+def _kafka_writer(settings: Settings) -> KafkaWriter:
     from pipeline.bus.bus_kafka import KafkaWriter
 
     compression = settings.kafka.compression
     if compression is KafkaCompression.AUTO and settings.bus.record_format is RecordFormat.ROWS:
         compression = KafkaCompression.ZSTD
-    with closing(KafkaWriter(settings.kafka, compression=compression)) as writer:
-        yield writer
+    return KafkaWriter(settings.kafka, compression=compression)
 
 
 @contextmanager

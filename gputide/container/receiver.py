@@ -11,13 +11,16 @@ from fleet.addresses import is_loopback
 from fleet.data_folder import DataFolder
 from fleet.errors import Misconfigured
 from fleet.settings.settings import Settings
-from gputide.container.bus import intakes_of, open_bus_writer
+from gputide.container.bus import intakes_of, open_awaited_bus
 from pipeline.receiver.counts import SharedCounts
 from pipeline.receiver.receiver import Receiver
 from pipeline.receiver.senders import Sender, Senders
 from wire.http_server import listen
 from wire.listener_tls import ListenerContexts
 from wire.port_guard import PortGuard
+
+AHEAD_SECONDS = 3600
+"""How far a sender's clock may be ahead of ours: a sample of a later time, once the newest, would hide all others."""
 
 
 @contextmanager
@@ -46,10 +49,10 @@ def open_receiver(
     tls = receiver_tls(settings)
     senders = receiver_senders(settings)
     with (
-        open_bus_writer(folder, settings, lane=lane) as bus,
+        open_awaited_bus(folder, settings, lane=lane) as (bus, is_open),
         closing(open_listener(settings, host, port)) if listener is None else nullcontext(listener) as opened,
     ):
-        intake_of = intakes_of(bus, settings, is_lingering=True)
+        intake_of = intakes_of(bus, settings, is_lingering=True, ts_max_ms=_ts_max_ms)
         server = Receiver(
             lambda sender: intake_of(sender.cluster),
             listener=opened,
@@ -57,6 +60,7 @@ def open_receiver(
             senders=senders,
             tls=None if tls is None else tls.context,
             guard=receiver_guard(settings),
+            is_ready=is_open,
             counts=SharedCounts(senders.names).of_process(0) if counts is None else counts.of_process(lane),
         )
         server.start()
@@ -64,6 +68,10 @@ def open_receiver(
             yield server.address
         finally:
             server.stop()
+
+
+def _ts_max_ms() -> int:
+    return int((time.time() + AHEAD_SECONDS) * 1000)
 
 
 def open_listener(settings: Settings, host: str, port: int) -> socket.socket:

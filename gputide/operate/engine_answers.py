@@ -8,11 +8,13 @@ from __future__ import annotations
 
 import json
 import logging
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import closing, contextmanager
+from importlib import import_module
 
 from fleet.errors import Corrupt, Misconfigured, Unavailable
 from fleet.settings.pipeline import HiveSettings
+from gputide.operate.engine_parts import Engine
 from wire.http_answer import read_body
 from wire.http_client import Endpoint, HttpClient, Request
 
@@ -49,6 +51,19 @@ def kafka_answers(port: int) -> bool:
                 return bool(admin.describe_cluster()["brokers"])
             except KafkaError:
                 return False
+
+
+def check_drivers(engines: Sequence[Engine]) -> None:
+    """Looks whether engines that are started could be asked whether they answer.
+
+    Raises:
+        Misconfigured: a driver is not installed.
+    """
+    for engine, drivers in ((Engine.KAFKA, ("kafka",)), (Engine.HIVE, ("thrift", "pyhive"))):
+        if engine in engines:
+            with _driver_of(engine.value):
+                for driver in drivers:
+                    import_module(driver)
 
 
 def metastore_answers(port: int) -> bool:

@@ -129,19 +129,34 @@ class KafkaWriter:
 
     def _delivered(self, payloads: Mapping[int, bytes]) -> dict[int, int]:
         deadline = time.monotonic() + self._settings.delivery_seconds + self._settings.request_seconds
-        name = self.topic.name
         producer = self._sound_producer()
         try:
-            sent = {lane: producer.send(name, payloads[lane], partition=lane, headers=_HEADERS) for lane in payloads}
+            sent = self._handed_over(producer, payloads)
+            # Brokers answer for all at once: a thread that waits for the last one is woken once.
             return {
-                lane: future.get(timeout=max(0.0, deadline - time.monotonic())).offset + 1
-                for lane, future in sent.items()
+                lane: sent[lane].get(timeout=max(0.0, deadline - time.monotonic())).offset + 1
+                for lane in reversed(sent)
             }
         except KafkaError:
             # The driver's idempotent producer never comes back from a record that was refused for good, and not surely
             # from one that ran out of time: it would give the same error to everybody who writes after.
             self._give_up(producer)
             raise
+
+    def _handed_over(self, producer: Any, payloads: Mapping[int, bytes]) -> dict[int, Any]:
+        """Gives all records to the driver, then wakes its sender; returns the driver's future of each.
+
+        `KafkaProducer.send` wakes the sender for each record, which looks through all partitions each time: at 64 of
+        them that costs half of the driver's time, and the records leave in several requests.
+        """
+        name, now_ms = self.topic.name, time.time_ns() // 1_000_000
+        producer.partitions_for(name)
+        sent = {
+            lane: producer._accumulator.append(TopicPartition(name, lane), now_ms, None, payload, _HEADERS)[0]
+            for lane, payload in payloads.items()
+        }
+        producer._sender.wakeup()
+        return sent
 
     def _sound_producer(self) -> Any:
         called_at = time.monotonic()

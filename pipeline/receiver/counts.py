@@ -79,7 +79,10 @@ OWN_METRICS = (
     _counter("samples_unwanted_total", "Samples of series that nobody asked for."),
     _counter("samples_of_dropped_series_total", "Samples of series beyond the limits on labels, or not readable."),
     _counter("samples_out_of_range_total", "Samples with a value that the measure can't have."),
-    _counter("samples_out_of_time_total", "Samples with a time outside this century."),
+    _counter(
+        "samples_out_of_time_total",
+        "Samples with a time before 2000, or more than an hour ahead of the receiver's clock.",
+    ),
     _counter("samples_beyond_series_max_total", "Samples of new series beyond `receiver.series_max` (400)."),
     _counter("samples_invalid_total", "Samples of series that break a rule (400)."),
     _counter("exemplars_total", "Exemplars, which are accepted and not kept."),

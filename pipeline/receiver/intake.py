@@ -31,7 +31,7 @@ from pipeline.bus.bus import BusFull
 from pipeline.receiver.record_writer import RecordWriter, Written
 from pipeline.receiver.repeats import Repeats
 from pipeline.receiver.turns import SMALL_BYTES_MAX, Crowded, Turns, is_small
-from pipeline.records.rows import Section, Tally, rows_of
+from pipeline.records.rows import TS_MAX_MS, Section, Tally, rows_of
 from pipeline.remote_write.byte_words import address, load8, store8
 from pipeline.remote_write.decode import DecodedBody, TooLarge, Version, declared_length
 from pipeline.remote_write.series_table import SeriesTable
@@ -82,13 +82,23 @@ class Intake:
         records: takes their rows to the bus.
         turns: bounds what bodies take together.
         repeats: bodies that were answered.
+        ts_max_ms: the latest time that a sample may have now, epoch milliseconds.
     """
 
-    def __init__(self, records: RecordWriter, table: SeriesTable, *, turns: Turns, repeats: Repeats[Answer]) -> None:
+    def __init__(
+        self,
+        records: RecordWriter,
+        table: SeriesTable,
+        *,
+        turns: Turns,
+        repeats: Repeats[Answer],
+        ts_max_ms: Callable[[], int] = lambda: TS_MAX_MS,
+    ) -> None:
         self._records = records
         self._table = table
         self._turns = turns
         self._repeats = repeats
+        self._ts_max_ms = ts_max_ms
         self._body_hash = BodyHash()
         self._table_lock = threading.Lock()
         self._counts_lock = threading.Lock()
@@ -188,7 +198,7 @@ class Intake:
             with self._table_lock:
                 series = self._table.lookup_some(decoded, NEW_AT_ONCE)
                 if series is not None:
-                    return rows_of(decoded, self._table, series)
+                    return rows_of(decoded, self._table, series, ts_max_ms=self._ts_max_ms())
             sleep(_PAUSE_SECONDS)  # who waits for the lock would else not get it
         return None
 

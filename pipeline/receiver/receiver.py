@@ -1,8 +1,8 @@
 """The remote-write receiver: what is asked of which path, by whom, and what is answered.
 
-`POST /api/v1/write` takes bodies of both versions, `GET /healthz` says that it listens, `GET /metrics` gives its own
-counters. Started by `gputide run receive` and by a replay, which sends real bodies through it. `wire.http_server`
-speaks HTTP, `intake` takes bodies, `senders` knows who may send.
+`POST /api/v1/write` takes bodies of both versions, `GET /healthz` says that it listens, `GET /-/ready` that the bus
+takes records, `GET /metrics` gives its own counters. Started by `gputide run receive` and by a replay, which sends real
+bodies through it. `wire.http_server` speaks HTTP, `intake` takes bodies, `senders` knows who may send.
 
 Answers: 204 written and durable; 400 corrupt, or part of it invalid or of new series beyond `receiver.series_max` (the
 rest is written); 401, 403 an unknown sender; 411, 413 no body, or one that costs too much; 415 another content type or
@@ -32,6 +32,7 @@ from wire.own_metrics import CONTENT_TYPE
 from wire.port_guard import PortGuard
 
 WRITE_PATH = "/api/v1/write"
+READY_PATH = "/-/ready"
 SENDERS_MAX = 1000
 """Senders whose series are kept apart at once."""
 
@@ -51,6 +52,7 @@ class Receiver:
         tls: gives the context for a new connection; None for plain HTTP.
         counts: what this process counts, beside the others; its own unless given.
         guard: says who may read `/metrics`; None for everybody.
+        is_ready: says whether the bus takes records.
     """
 
     def __init__(
@@ -63,7 +65,9 @@ class Receiver:
         tls: TlsContexts | None = None,
         counts: ProcessCounts | None = None,
         guard: PortGuard | None = None,
+        is_ready: Callable[[], bool] = lambda: True,
     ) -> None:
+        self._is_ready = is_ready
         self._guard = guard
         self._intake_of = intake_of
         self._limits = limits
@@ -111,6 +115,11 @@ class Receiver:
         elif path == "/healthz":
             exchange.check_method("GET")
             self._say(exchange, b"ok\n")
+        elif path == READY_PATH:
+            exchange.check_method("GET")
+            if not self._is_ready():
+                raise Refusal(503, "the bus is not open yet: see the receiver's log")
+            self._say(exchange, b"ready\n")
         elif path == "/metrics":
             exchange.check_method("GET")
             if self._guard is not None:

@@ -52,6 +52,8 @@ class RecordWriter:
 
     Args:
         pack_record: how a record is written (`bus.record_format`), from its rows and the name of a body.
+        pack_lanes: how the records of several lanes are written, where all at once is cheaper; the parts of a section
+            then share its identities.
         rows_per_record_max: most rows of a record, so that a bus with a bound takes each.
         rendered_bytes: about how many bytes a section's rows take in a record, where its format repeats labels per row.
         rendered_bytes_max: most that those of a record may take, by the mean of the body.
@@ -66,6 +68,7 @@ class RecordWriter:
         bus: BusWriter,
         *,
         pack_record: Callable[[tuple[Section, ...], bytes], bytes] = pack,
+        pack_lanes: Callable[[Mapping[int, tuple[Section, ...]], bytes], dict[int, bytes]] | None = None,
         rows_per_record_max: int = ROWS_PER_RECORD_MAX,
         rendered_bytes: Callable[[Section], int] = lambda _section: 0,
         rendered_bytes_max: int = RENDERED_BYTES_MAX,
@@ -76,6 +79,8 @@ class RecordWriter:
     ) -> None:
         self._bus = bus
         self._pack_record = pack_record
+        self._pack_lanes = pack_lanes
+        self._shares_identities = pack_lanes is not None
         self._rows_per_record_max = rows_per_record_max
         self._rendered_bytes = rendered_bytes
         self._rendered_bytes_max = rendered_bytes_max
@@ -181,7 +186,7 @@ class RecordWriter:
         try:
             yield self._append(self._packed(pieces, body_hash), is_last_try=rows == len(pieces) == 1)
         except RecordTooLarge:
-            for smaller in _together(pieces, -(-rows // 2)) if rows > 1 else ({lane: pieces[lane]} for lane in pieces):
+            for smaller in self._cut(pieces, -(-rows // 2)) if rows > 1 else ({lane: pieces[lane]} for lane in pieces):
                 yield from self._appended(smaller, body_hash)
 
     def _append(self, payloads: Mapping[int, bytes], *, is_last_try: bool = True) -> int:
@@ -194,9 +199,21 @@ class RecordWriter:
         return sum(map(len, payloads.values()))
 
     def _pieces(self, sections: tuple[Section, ...]) -> Iterator[Mapping[int, tuple[Section, ...]]]:
-        return _together(split_sections(sections, self._bus.lanes), self._rows_per_record_max)
+        by_lane = split_sections(sections, self._bus.lanes, shares_identities=self._shares_identities)
+        return self._cut(by_lane, self._rows_per_record_max)
+
+    def _cut(
+        self, by_lane: Mapping[int, tuple[Section, ...]], rows_max: int
+    ) -> Iterator[Mapping[int, tuple[Section, ...]]]:
+        """What is appended at once: of every lane the next piece of at most so many rows."""
+        shares = self._shares_identities
+        pieces = [cut_sections(sections, rows_max, shares_identities=shares) for sections in by_lane.values()]
+        for row in zip_longest(*pieces):
+            yield {lane: piece for lane, piece in zip(by_lane, row, strict=True) if piece is not None}
 
     def _packed(self, pieces: Mapping[int, tuple[Section, ...]], body_hash: bytes) -> dict[int, bytes]:
+        if self._pack_lanes is not None:
+            return self._pack_lanes(pieces, body_hash)
         return {lane: self._pack_record(sections, body_hash) for lane, sections in pieces.items()}
 
 
@@ -210,13 +227,6 @@ class _Group:
     is_full: threading.Event = field(default_factory=threading.Event)
     is_over: threading.Event = field(default_factory=threading.Event)
     failure: BaseException | None = None
-
-
-def _together(by_lane: Mapping[int, tuple[Section, ...]], rows_max: int) -> Iterator[Mapping[int, tuple[Section, ...]]]:
-    """What is appended at once: of every lane the next piece of at most so many rows."""
-    pieces = [cut_sections(sections, rows_max) for sections in by_lane.values()]
-    for row in zip_longest(*pieces):
-        yield {lane: piece for lane, piece in zip(by_lane, row, strict=True) if piece is not None}
 
 
 def _bytes_of(section: Section) -> int:

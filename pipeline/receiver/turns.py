@@ -17,7 +17,7 @@ SMALL_BYTES_MAX = 4 << 20
 """Largest message of a small body; twice what Prometheus sends with 10,000 samples in one."""
 SMALL_SAMPLES_MAX = 16_384
 """Most samples, and most series, of a small body."""
-SMALL_AT_ONCE = 4
+SMALL_AT_ONCE = 2
 LARGE_WAITING_MAX = 48
 """Large bodies that wait for their turn at most: fewer than requests may (`receiver.pending_requests_max`)."""
 LARGE_WAIT_SECONDS = 15.0

@@ -16,7 +16,9 @@ from numba import njit
 from numpy.typing import NDArray
 
 from fleet.schema import USAGE_MEASURES
+from pipeline.records.label_rows import batch_of_texts, text_places
 from pipeline.records.rows import Section
+from pipeline.remote_write.byte_words import load8, load32, load64
 
 _DAY_MS = 86_400_000
 
@@ -61,20 +63,108 @@ def _joined(sections: Sequence[Section]) -> Section:
 
 
 def _united(batches: Sequence[pa.RecordBatch]) -> tuple[pa.RecordBatch, list[NDArray[np.int32]]]:
-    """All identities once, in order of first occurrence, and where those of each batch stand among them."""
+    """All identities once, in order of first occurrence, and where those of each batch stand among them.
+
+    A sender can, with much work, choose labels of two rows that hash alike: texts are compared as well.
+    """
     distinct = list({id(batch): batch for batch in batches}.values())
-    every = pa.concat_batches(distinct)
-    _, first, alike = np.unique(every.column("hash").to_numpy(), return_index=True, return_inverse=True)
-    order = np.argsort(first)
-    rank = np.empty(len(order), dtype=np.int32)
-    rank[order] = np.arange(len(order), dtype=np.int32)
-    united, place = every.take(pa.array(first[order])), rank[alike]
-    # A sender can, with much work, choose labels of two rows that hash alike: those are kept apart.
-    if not united.take(pa.array(place)).equals(every):
-        united, place = every, np.arange(every.num_rows, dtype=np.int32)
+    hashes = np.concatenate([batch.column("hash").to_numpy() for batch in distinct])
     ends = np.cumsum([batch.num_rows for batch in distinct])
+    texts = np.stack([text_places(batch) for batch in distinct])
+    place, first, (batch_of, row_of) = _same_rows(hashes, ends, texts)
+    columns = _gathered(texts, batch_of[first], row_of[first])
     by_batch: dict[int, NDArray[np.int32]] = dict(zip(map(id, distinct), np.split(place, ends[:-1]), strict=True))
-    return united, [by_batch[id(batch)] for batch in batches]
+    return batch_of_texts(hashes[first], columns, distinct[0].schema), [by_batch[id(batch)] for batch in batches]
+
+
+@njit(cache=True, nogil=True)
+def _same_rows(hashes: Any, ends: Any, texts: Any) -> Any:
+    """Which rows of several batches are the same.
+
+    Args:
+        hashes: (rows,) of all batches, one after another.
+        ends: (batches,) where the rows of each end.
+        texts: (batches, columns, 2), see `text_places`.
+
+    Returns:
+        (rows,) int32 number of each among the distinct ones; (distinct,) where each stands first; batch of each row
+        and its place there.
+    """
+    count = len(hashes)
+    batch_of, row_of = np.empty(count, dtype=np.int32), np.empty(count, dtype=np.int32)
+    place, first = np.empty(count, dtype=np.int32), np.empty(count, dtype=np.int32)
+    size = 16
+    while size < 2 * count:
+        size *= 2
+    mask = np.uint64(size - 1)
+    slots = np.full(size, -1, dtype=np.int32)
+    met, batch, start = 0, 0, 0
+    for row in range(count):
+        while row >= ends[batch]:
+            start = ends[batch]
+            batch += 1
+        batch_of[row], row_of[row] = batch, row - start
+        slot = hashes[row] & mask
+        number = slots[slot]
+        while number >= 0:
+            other = first[number]
+            if hashes[other] == hashes[row] and _is_alike(
+                texts[batch], row_of[row], texts[batch_of[other]], row_of[other]
+            ):
+                break
+            slot = (slot + np.uint64(1)) & mask
+            number = slots[slot]
+        if number < 0:
+            number = slots[slot] = np.int32(met)
+            first[met] = row
+            met += 1
+        place[row] = number
+    return place, first[:met], (batch_of, row_of)
+
+
+@njit(cache=True, nogil=True)
+def _is_alike(texts: Any, row: int, others: Any, other: int) -> bool:
+    """Whether two rows have the same texts."""
+    for column in range(len(texts)):
+        offsets, data = texts[column]
+        other_offsets, other_data = others[column]
+        start, other_start = np.int64(load32(offsets + 4 * row)), np.int64(load32(other_offsets + 4 * other))
+        length = np.int64(load32(offsets + 4 * row + 4)) - start
+        if length != np.int64(load32(other_offsets + 4 * other + 4)) - other_start:
+            return False
+        at, end, step = data + start, data + start + length, other_data + other_start - data - start
+        while at + 8 <= end:
+            if load64(at) != load64(at + step):
+                return False
+            at += 8
+        while at < end:
+            if load8(at) != load8(at + step):
+                return False
+            at += 1
+    return True
+
+
+@njit(cache=True, nogil=True)
+def _gathered(texts: Any, batch_of: Any, row_of: Any) -> Any:
+    """Texts of some rows, as `batch_of_texts` takes them."""
+    rows, columns = len(batch_of), texts.shape[1]
+    offsets = np.zeros((columns, rows + 1), dtype=np.int32)
+    column_starts = np.zeros(columns + 1, dtype=np.int64)
+    for column in range(columns):
+        for row in range(rows):
+            at = texts[batch_of[row], column, 0] + 4 * row_of[row]
+            offsets[column, row + 1] = offsets[column, row] + np.int32(load32(at + 4) - load32(at))
+        column_starts[column + 1] = column_starts[column] + offsets[column, rows]
+    data = np.empty(column_starts[columns], dtype=np.uint8)
+    at = 0
+    for column in range(columns):
+        for row in range(rows):
+            place, base = texts[batch_of[row], column]
+            place += 4 * row_of[row]
+            for byte in range(base + np.int64(load32(place)), base + np.int64(load32(place + 4))):
+                data[at] = load8(byte)
+                at += 1
+    return offsets, data, column_starts
 
 
 def _folded_sightings(

@@ -12,21 +12,19 @@ beside this file.
 
 from __future__ import annotations
 
-import json
-import threading
-from collections import OrderedDict
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from functools import lru_cache
 from typing import Any, NamedTuple
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 from numba import njit
 from numpy.typing import NDArray
 
 from fleet.schema import MEASURES, SCHEMA_VERSION, USAGE_MEASURES
+from pipeline.records.label_rows import text_places
 from pipeline.records.rows import Section
-from pipeline.remote_write.byte_words import Texts, joined_texts
+from pipeline.remote_write.byte_words import Texts, address, joined_texts, load8, load32, load64, store8, store64
 
 HASH_FIELD = "hash"
 """The identity's 64-bit hash, as a signed integer."""
@@ -38,9 +36,6 @@ RECORD_START = f'{{"schema_version":{SCHEMA_VERSION},"body":"'
 _SIGHTING_FIELDS = ("last_seen", "ended_at")
 _DIGITS_MAX = 20
 _DIGITS_MEAN = 8
-_SHORT_BYTES = 512
-"""Texts of a row that may be escaped and still be harmless."""
-_REMEMBERED_BYTES = 64 << 20
 
 
 def bin_field(measure: str) -> str:
@@ -54,92 +49,89 @@ def pack_rows(sections: tuple[Section, ...], body_hash: bytes) -> bytes:
     Args:
         body_hash: names the request, so that a repeated record can be recognised by eye.
     """
-    fields = [_fields(section) for section in sections]
-    starts = [_remembered.starts_of(section) for section in sections]
+    return pack_lanes({0: sections}, body_hash)[0]
+
+
+def pack_lanes(by_lane: Mapping[int, tuple[Section, ...]], body_hash: bytes) -> dict[int, bytes]:
+    """Records for the bus, one per lane; sections that share identities and measures are written in one go.
+
+    Args:
+        body_hash: names the request; see `pack_rows`.
+    """
     head = f'{RECORD_START}{body_hash.hex()}"'.encode()
-    room = len(head) + 1
-    for section, columns, texts in zip(sections, fields, starts, strict=True):
-        of_row = int(np.diff(texts.starts)[section.identity].sum()) if len(section.identity) else 0
-        per_row = len(columns.names.data) + (2 * len(section.values) + 1) * _DIGITS_MAX + 2
-        room += len(section.table.name) + 8 + of_row + per_row * len(section.ts_ms)
-    out = np.empty(room, dtype=np.uint8)
-    out[: len(head)] = np.frombuffer(head, dtype=np.uint8)
-    at = len(head)
-    for section, columns, texts in zip(sections, fields, starts, strict=True):
-        opening = np.frombuffer(f',"{section.table.name}":['.encode(), dtype=np.uint8)
-        out[at : at + len(opening)] = opening
-        at = _write_rows(out, at + len(opening), texts, section.identity, section.ts_ms, section.values, columns)
-        out[at] = ord("]")
-        at += 1
-    out[at] = ord("}")
-    return out[: at + 1].tobytes()
+    parts: dict[int, list[bytes | memoryview]] = {lane: [head] for lane in by_lane}
+    alike: dict[tuple[str, int, tuple[int, ...]], list[tuple[int, Section]]] = {}
+    for lane, sections in by_lane.items():
+        for section in sections:
+            key = section.table.name, id(section.identities), section.measures
+            alike.setdefault(key, []).append((lane, section))
+    for (table, *_), found in alike.items():
+        data, ends = _written([section for _, section in found])
+        start = 0
+        for (lane, _), end in zip(found, ends, strict=True):
+            parts[lane] += (f',"{table}":['.encode(), data[start:end], b"]")
+            start = end
+    return {lane: b"".join((*pieces, b"}")) for lane, pieces in parts.items()}
 
 
 def rendered_bytes(section: Section) -> int:
-    """About how many bytes the rows of a section take in a record; at most 6 times more where texts are escaped.
+    """About how many bytes the rows of a section take in a record: texts as they are, numbers by a mean."""
+    taken = section.identity_set
+    lengths = _text_bytes(section.identities) if taken is None else taken.lengths(_text_bytes)
+    first = _start_names(tuple(section.identities.schema.names[1:]), TIME_FIELD)
+    names_bytes = len(first.data) + len(_fields(section).names.data)
+    numbers = 2 * len(section.values) + 1
+    return int(lengths[section.identity].sum()) + len(section.ts_ms) * (names_bytes + numbers * _DIGITS_MEAN)
 
-    Texts that are long are rendered to count them as they are.
+
+def _written(sections: Sequence[Section]) -> tuple[memoryview, list[int]]:
+    """Rows of sections that share identities and measures, and where those of each end."""
+    first = sections[0]
+    identity, ts_ms, values = first.identity, first.ts_ms, np.ascontiguousarray(first.values)
+    if len(sections) > 1:
+        identity = np.concatenate([section.identity for section in sections])
+        ts_ms = np.concatenate([section.ts_ms for section in sections])
+        values = np.concatenate([section.values for section in sections], axis=1)
+    rows = np.cumsum([len(section.ts_ms) for section in sections])
+    columns, starts = _fields(first), _starts_of(first.identities, first.table.name)
+    lengths = _lengths(starts.places, first.identities.num_rows) + len(starts.names.data) + _DIGITS_MAX + 1
+    of_row = int(lengths[identity].sum())
+    per_row = len(columns.names.data) + (2 * len(values) + 1) * _DIGITS_MAX + 2
+    out = np.empty(of_row + len(ts_ms) * per_row + 8, dtype=np.uint8)
+    ends = _write_rows(out, rows, tuple(starts), lengths, identity, ts_ms, values, columns)
+    return out.data, ends.tolist()
+
+
+def _text_bytes(identities: pa.RecordBatch) -> NDArray[np.int64]:
+    """Bytes of all texts of each identity as JSON, quotes included."""
+    found: NDArray[np.int64] = _lengths(text_places(identities), identities.num_rows)
+    return found
+
+
+class _Starts(NamedTuple):
+    """What rows begin with: hash, texts and the name of the time.
+
+    Attributes:
+        hashes: (identities,) int64.
+        places: see `text_places`.
+        names: what stands before each text, and before the time, in turn; texts are quoted.
     """
-    rows, names = len(section.ts_ms), section.identities.schema.names[1:]
-    texts = [pc.binary_length(section.identities.column(name)).fill_null(0).to_numpy(False) for name in names]
-    of_rows = int(sum(texts, np.zeros(section.identities.num_rows, dtype=np.int64))[section.identity].sum())
-    if of_rows > _SHORT_BYTES * rows:
-        of_rows = int(np.diff(_remembered.starts_of(section).starts)[section.identity].sum())
-    names_bytes = sum(len(name) + 6 for name in names) + len(_fields(section).names.data)
-    return of_rows + rows * (names_bytes + (2 * len(section.values) + 1) * _DIGITS_MEAN)
+
+    hashes: NDArray[np.int64]
+    places: NDArray[np.int64]
+    names: Texts
 
 
-@dataclass(frozen=True, slots=True)
-class _Starts:
-    identities: pa.RecordBatch
-    texts: Texts
+def _starts_of(identities: pa.RecordBatch, table: str) -> _Starts:
+    names = _start_names(tuple(identities.schema.names[1:]), TIME_FIELD if table in USAGE_MEASURES else "first_seen")
+    hashes = identities.column(HASH_FIELD).to_numpy().view(np.int64)
+    return _Starts(hashes=hashes, places=text_places(identities), names=names)
 
 
-class _StartsOfRows:
-    """What rows of each identity begin with; senders repeat their series, so it is rendered once per set of them."""
-
-    def __init__(self, bytes_max: int) -> None:
-        self._bytes_max = bytes_max
-        self._bytes = 0
-        self._lock = threading.Lock()
-        self._known: OrderedDict[tuple[str, bytes], _Starts] = OrderedDict()
-
-    def starts_of(self, section: Section) -> Texts:
-        key = section.table.name, section.identities.column(HASH_FIELD).to_numpy().tobytes()
-        with self._lock:
-            found = self._known.get(key)
-            # A sender can, with much work, choose labels of two rows that hash alike: compare the rows themselves.
-            if found is not None and found.identities.equals(section.identities):
-                self._known.move_to_end(key)
-                return found.texts
-        found = _rendered(section)
-        with self._lock:
-            replaced = self._known.pop(key, None)
-            self._known[key] = found
-            self._bytes += found.texts.data.nbytes - (0 if replaced is None else replaced.texts.data.nbytes)
-            while self._bytes > self._bytes_max and len(self._known) > 1:
-                _, dropped = self._known.popitem(last=False)
-                self._bytes -= dropped.texts.data.nbytes
-        return found.texts
-
-
-def _rendered(section: Section) -> _Starts:
-    batch = section.identities
-    names = batch.schema.names[1:]
-    hashes = batch.column(HASH_FIELD).to_numpy().view(np.int64).tolist()
-    time_field = TIME_FIELD if section.table.name in USAGE_MEASURES else "first_seen"
-    columns = [
-        [f',"{name}":{json.dumps(text, ensure_ascii=False)}' for text in batch.column(name).to_pylist()]
-        for name in names
-    ]
-    pieces = [
-        f'{{"{HASH_FIELD}":{number}{"".join(texts)},"{time_field}":'.encode()
-        for number, texts in zip(hashes, zip(*columns, strict=True), strict=True)
-    ]
-    return _Starts(batch, joined_texts(pieces))
-
-
-_remembered = _StartsOfRows(_REMEMBERED_BYTES)
+@lru_cache(maxsize=64)
+def _start_names(texts: tuple[str, ...], time_field: str) -> Texts:
+    first = [f'{{"{HASH_FIELD}":'] + [f',"{name}":' for name in (*texts, time_field)]
+    return joined_texts([piece.encode() for piece in first])
 
 
 class _JsonColumns(NamedTuple):
@@ -157,8 +149,14 @@ class _JsonColumns(NamedTuple):
 
 
 def _fields(section: Section) -> _JsonColumns:
-    if section.table.name in USAGE_MEASURES:
-        columns = [MEASURES[place] for place in section.measures]
+    return _columns_of(section.measures if section.table.name in USAGE_MEASURES else None)
+
+
+@lru_cache(maxsize=4096)
+def _columns_of(measures: tuple[int, ...] | None) -> _JsonColumns:
+    """The columns of usage with some measures, or of sightings."""
+    if measures is not None:
+        columns = [MEASURES[place] for place in measures]
         names = [column.measure.value for column in columns]
         scales = [float(column.scale) for column in columns]
         has_bin = [column.has_histogram for column in columns]
@@ -169,49 +167,149 @@ def _fields(section: Section) -> _JsonColumns:
 
 
 @njit(cache=True, nogil=True)
-def _write_rows(out: Any, at: int, starts: Any, identity: Any, ts_ms: Any, values: Any, columns: Any) -> int:
-    """Writes JSON objects, a comma between them; returns the byte after the last one.
+def _lengths(places: Any, identities: int) -> Any:
+    """Bytes of all texts of each identity as JSON, quotes included."""
+    found = np.zeros(identities, dtype=np.int64)
+    for column in range(len(places)):
+        offsets, data = places[column]
+        for row in range(identities):
+            start, end = np.int64(load32(offsets + 4 * row)), np.int64(load32(offsets + 4 * row + 4))
+            size = 2 + end - start
+            for place in range(start, end):
+                byte = load8(data + place)
+                if byte < 32:
+                    size += 5 if _short_escape(byte) == 0 else 1
+                elif byte in (34, 92):  # " \
+                    size += 1
+            found[row] += size
+    return found
+
+
+@njit(cache=True, nogil=True)
+def _short_escape(byte: int) -> int:
+    """The letter that stands for a control character behind a backslash (RFC 8259, section 7); 0 for none."""
+    if byte == 10:
+        return 110  # n
+    if byte == 13:
+        return 114  # r
+    if byte == 9:
+        return 116  # t
+    if byte == 8:
+        return 98  # b
+    if byte == 12:
+        return 102  # f
+    return 0
+
+
+@njit(cache=True, nogil=True)
+def _write_text(at: int, start: int, end: int) -> int:
+    """Writes the bytes between two addresses as a JSON string to an address; returns the address after it."""
+    store8(at, np.uint8(34))
+    at += 1
+    for place in range(start, end):
+        byte = load8(place)
+        if byte >= 32 and byte not in (34, 92):
+            store8(at, byte)
+            at += 1
+            continue
+        store8(at, np.uint8(92))
+        letter = byte if byte >= 32 else _short_escape(byte)
+        if letter != 0:
+            store8(at + 1, np.uint8(letter))
+            at += 2
+            continue
+        low = byte & 15
+        store8(at + 1, np.uint8(117))  # u00XX
+        store8(at + 2, np.uint8(48))
+        store8(at + 3, np.uint8(48))
+        store8(at + 4, np.uint8(48 + (byte >> 4)))
+        store8(at + 5, np.uint8(48 + low if low < 10 else 87 + low))
+        at += 6
+    store8(at, np.uint8(34))
+    return at + 1
+
+
+@njit(cache=True, nogil=True)
+def _rendered(starts: Any, lengths: Any) -> Any:
+    """What rows of each identity begin with, as `Texts`, and room for a word behind the last one."""
+    hashes, places, (names, name_starts) = starts
+    data = np.empty(lengths.sum() + 8, dtype=np.uint8)
+    ends = np.zeros(len(hashes) + 1, dtype=np.int64)
+    base, name = address(data), address(names)
+    at = base
+    for row in range(len(hashes)):
+        at = _copy(at, name, name_starts[1])
+        at = _write_integer(at, hashes[row])
+        for column in range(len(places)):
+            at = _copy(at, name + name_starts[column + 1], name_starts[column + 2] - name_starts[column + 1])
+            offsets, texts = places[column]
+            start, end = load32(offsets + 4 * row), load32(offsets + 4 * row + 4)
+            at = _write_text(at, texts + np.int64(start), texts + np.int64(end))
+        last = len(places) + 1
+        at = _copy(at, name + name_starts[last], name_starts[last + 1] - name_starts[last])
+        ends[row + 1] = at - base
+    return data, ends
+
+
+@njit(cache=True, nogil=True)
+def _write_rows(
+    out: Any, rows: Any, starts: Any, lengths: Any, identity: Any, ts_ms: Any, values: Any, columns: Any
+) -> Any:
+    """Writes JSON objects, a comma between those of one section; returns the byte after each section.
 
     Args:
-        out: (bytes,) uint8, large enough.
-        starts: what a row of each identity begins with, up to its time, `Texts`.
+        out: (bytes,) uint8, large enough, and eight bytes more.
+        rows: (sections,) where the rows of each end.
+        starts: see `_Starts`.
+        lengths: (identities,) at least what the start of each takes.
         identity: (rows,) place of each row's identity.
         values: (columns, rows), NaN = missing.
     """
-    (texts, text_starts), ((names, name_starts), scales, has_bin) = starts, columns
-    for row in range(len(identity)):
-        if row > 0:
-            out[at] = 44  # ,
+    texts, text_starts = _rendered(starts, lengths)
+    (names, name_starts), scales, has_bin = columns
+    ends = np.empty(len(rows), dtype=np.int64)
+    base, text, name = address(out), address(texts), address(names)
+    at, row = base, 0
+    for section in range(len(rows)):
+        first = row
+        while row < rows[section]:
+            if row > first:
+                store8(at, np.uint8(44))  # ,
+                at += 1
+            start = text_starts[identity[row]]
+            at = _copy(at, text + start, text_starts[identity[row] + 1] - start)
+            at = _write_integer(at, ts_ms[row])
+            for column in range(len(values)):
+                value = values[column, row]
+                if np.isnan(value):
+                    continue
+                start, middle, end = name_starts[2 * column], name_starts[2 * column + 1], name_starts[2 * column + 2]
+                at = _copy(at, name + start, middle - start)
+                at = _write_integer(at, np.int64(np.floor(value * scales[column])))
+                if has_bin[column]:
+                    at = _copy(at, name + middle, end - middle)
+                    at = _write_integer(at, min(np.int64(100), np.int64(np.floor(100.0 * value))))
+            store8(at, np.uint8(125))  # }
             at += 1
-        at = _copy(out, at, texts, text_starts[identity[row]], text_starts[identity[row] + 1])
-        at = _write_integer(out, at, ts_ms[row])
-        for column in range(len(values)):
-            value = values[column, row]
-            if np.isnan(value):
-                continue
-            at = _copy(out, at, names, name_starts[2 * column], name_starts[2 * column + 1])
-            at = _write_integer(out, at, np.int64(np.floor(value * scales[column])))
-            if has_bin[column]:
-                at = _copy(out, at, names, name_starts[2 * column + 1], name_starts[2 * column + 2])
-                at = _write_integer(out, at, min(np.int64(100), np.int64(np.floor(100.0 * value))))
-        out[at] = 125  # }
-        at += 1
-    return at
+            row += 1
+        ends[section] = at - base
+    return ends
 
 
 @njit(cache=True, nogil=True)
-def _copy(out: Any, at: int, source: Any, start: int, end: int) -> int:
-    for place in range(start, end):
-        out[at] = source[place]
-        at += 1
-    return at
+def _copy(at: int, source: int, size: int) -> int:
+    """Copies bytes from one address to another, in words: up to seven bytes more; returns the address after them."""
+    for place in range(0, size, 8):
+        store64(at + place, load64(source + place))
+    return at + size
 
 
 @njit(cache=True, nogil=True)
-def _write_integer(out: Any, at: int, value: Any) -> int:
+def _write_integer(at: int, value: Any) -> int:
+    """Writes a number in decimals to an address; returns the address after it."""
     left = np.uint64(value)
     if value < 0:
-        out[at] = 45  # -
+        store8(at, np.uint8(45))  # -
         at += 1
         left = np.uint64(-value)
     digits = 1
@@ -221,6 +319,6 @@ def _write_integer(out: Any, at: int, value: Any) -> int:
         bound *= np.uint64(10)
     for place in range(at + digits - 1, at - 1, -1):
         rest = left // np.uint64(10)
-        out[place] = 48 + np.uint8(left - rest * np.uint64(10))
+        store8(place, np.uint8(48 + left - rest * np.uint64(10)))
         left = rest
     return at + digits

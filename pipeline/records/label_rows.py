@@ -61,10 +61,11 @@ class IdentitySet:
         batch: column `hash` (uint64), then the text columns.
     """
 
-    __slots__ = ("_packed", "_parts", "batch")
+    __slots__ = ("_lengths", "_packed", "_parts", "batch")
 
     def __init__(self, batch: pa.RecordBatch) -> None:
         self.batch = batch
+        self._lengths: NDArray[np.int64] | None = None
         self._packed: bytes | None = None
         self._parts: tuple[int, IdentityParts] | None = None
 
@@ -74,6 +75,16 @@ class IdentitySet:
         if self._packed is None:
             self._packed = pack_identities(self.batch)
         return self._packed
+
+    def lengths(self, lengths_of: Callable[[pa.RecordBatch], NDArray[np.int64]]) -> NDArray[np.int64]:
+        """Bytes that each row takes in a format of records, shape (rows,); measured once.
+
+        Args:
+            lengths_of: measures rows; the same for every call.
+        """
+        if self._lengths is None:
+            self._lengths = lengths_of(self.batch)
+        return self._lengths
 
     def parts(self, count: int, part_of: Callable[[pa.RecordBatch, int], NDArray[np.int64]]) -> IdentityParts:
         """The identities dealt out; made once, since a set is dealt out in the same way each time.
@@ -193,16 +204,39 @@ class LabelRows:
         return found
 
     def _batch(self, numbers: NDArray[np.int32]) -> pa.RecordBatch:
-        count = len(numbers)
-        offsets, data, column_starts = _columns(
-            self._rows.arena, self._rows.starts, numbers.astype(np.int64), len(self.names)
-        )
-        texts = pa.py_buffer(data)
-        columns = [
-            pa.StringArray.from_buffers(count, pa.py_buffer(offsets[column]), texts.slice(int(column_starts[column])))
-            for column in range(len(self.names))
-        ]
-        return pa.RecordBatch.from_arrays([pa.array(self._hashes[numbers]), *columns], schema=self._schema)
+        found = _columns(self._rows.arena, self._rows.starts, numbers.astype(np.int64), len(self.names))
+        return batch_of_texts(self._hashes[numbers], found, self._schema)
+
+
+def batch_of_texts(hashes: NDArray[np.uint64], columns: tuple[Any, Any, Any], schema: pa.Schema) -> pa.RecordBatch:
+    """Identities as Arrow columns, without a copy.
+
+    Args:
+        columns: per text column offsets, int32, shape (columns, rows + 1); all bytes; first byte of each column.
+        schema: column `hash`, then the text columns.
+    """
+    offsets, data, column_starts = columns
+    texts = pa.py_buffer(data)
+    arrays = [
+        pa.StringArray.from_buffers(len(hashes), pa.py_buffer(offsets[column]), texts.slice(int(start)))
+        for column, start in enumerate(column_starts[:-1])
+    ]
+    return pa.RecordBatch.from_arrays([pa.array(hashes), *arrays], schema=schema)
+
+
+def text_places(batch: pa.RecordBatch) -> NDArray[np.int64]:
+    """Where the texts of identities lie in memory, for compiled loops, while the batch is held.
+
+    Returns:
+        Shape (text columns, 2): address of the first row's offset (int32 each, one more than rows) and of the byte to
+        which offset 0 points.
+    """
+    places = np.zeros((batch.num_columns - 1, 2), dtype=np.int64)
+    for column in range(1, batch.num_columns):
+        array = batch.column(column)
+        _, offsets, data = array.buffers()
+        places[column - 1] = offsets.address + 4 * array.offset, 0 if data is None else data.address
+    return places
 
 
 def label_bytes(row: tuple[str, ...]) -> bytes:

@@ -49,11 +49,9 @@ _IDENTITY_SETS = 1024
 
 _KINDS: tuple[Table, ...] = (POD_USAGE, CARD_USAGE, *INVENTORY_TABLES)
 _KIND_OF = {table.name: kind for kind, table in enumerate(_KINDS)}
-_VALID = (
+_LOWEST, _HIGHEST = (
     np.array([column.value_min for column in MEASURES]),
     np.array([column.value_max for column in MEASURES]),
-    TS_MIN_MS,
-    TS_MAX_MS,
 )
 # By what sources' decimals are multiplied: percent to ratios, MiB to bytes. A guess that fails costs bytes, no bit.
 _FACTORS = np.array([[1.0, 0.01] if column.value_max == 1.0 else [1.0, 1024.0**2] for column in MEASURES])
@@ -92,7 +90,7 @@ class Tally:
         unwanted: samples of series that nobody asked for.
         dropped: samples of series whose labels pass the limits or can't be read back.
         bad_values: samples outside their measure's range.
-        bad_times: samples from before 2000 or after 2100.
+        bad_times: samples from before 2000 or after the latest time that may be.
         invalid: samples of series that break the protocol's rules; these make the answer a 400.
         beyond: samples of wanted series that there was no room for; these do, too.
         fault: the first invalid series' fault in words, None where there is none.
@@ -109,13 +107,14 @@ class Tally:
 
 
 def rows_of(
-    body: DecodedBody, table: SeriesTable, series: NDArray[np.int32] | None = None
+    body: DecodedBody, table: SeriesTable, series: NDArray[np.int32] | None = None, *, ts_max_ms: int = TS_MAX_MS
 ) -> tuple[tuple[Section, ...], Tally]:
     """The wide rows and sightings of one body.
 
     Args:
         body: the decoded body; its values are not changed.
         series: the table's number of each series, where they were looked up already.
+        ts_max_ms: latest time of a sample, epoch milliseconds.
 
     Raises:
         TooLarge: what its series name takes too much.
@@ -132,9 +131,10 @@ def rows_of(
         ts_ms=np.empty(samples, dtype=np.int64),
         value=np.empty(samples, dtype=np.float64),
     )
+    valid = _LOWEST, _HIGHEST, TS_MIN_MS, ts_max_ms
     runs = kernels.SampleRuns(series, starts, ends, histograms, body.ts_ms, body.values)
     kept, bad_values, bad_times, first_invalid = kernels.check_samples(
-        tuple(runs), columns.verdict, columns.unit, tuple(units), _VALID, counts, tuple(cells),
+        tuple(runs), columns.verdict, columns.unit, tuple(units), valid, counts, tuple(cells),
         columns.seen, table.tick,
     )  # fmt: skip
     by_verdict = counts.tolist()
@@ -149,9 +149,10 @@ def rows_of(
             if section is not None:
                 sections.append(section)
     if by_verdict[Verdict.SIGHTING]:
-        sighted, silent = _sightings(body, table, series, starts, ends, histograms)
+        sighted, silent, untimely = _sightings(body, table, series, starts, ends, histograms, ts_max_ms)
         sections += sighted
         bad_values += silent
+        bad_times += untimely
     return tuple(sections), Tally(
         written=by_verdict[Verdict.USAGE] + by_verdict[Verdict.SIGHTING] - bad_values - bad_times,
         unwanted=by_verdict[Verdict.UNWANTED],
@@ -188,20 +189,23 @@ def _sightings(
     starts: NDArray[np.int32],
     ends: NDArray[np.int32],
     histograms: NDArray[np.int32],
-) -> tuple[list[Section], int]:
+    ts_max_ms: int,
+) -> tuple[list[Section], int, int]:
     """One row per info series and day: when it was first and last seen, and when it ended.
 
-    Where a value is part of the sighting, a day's last one counts; the second number is of values that say nothing.
+    Where a value is part of the sighting, a day's last one counts. The numbers are of values that say nothing, and of
+    samples with a time out of range.
     """
     is_sighting = (series >= 0) & (table.columns.verdict[series] == Verdict.SIGHTING)
     places = np.flatnonzero(is_sighting & (ends > starts) & (histograms == 0))
     numbers = series[places]
     found: dict[str, list[tuple[int, int, int, float]]] = {}
-    silent = 0
+    silent = bad_times = 0
     bits = body.values.view(np.uint64)
     for number, start, end in zip(numbers.tolist(), starts[places].tolist(), ends[places].tolist(), strict=True):
         times, values = body.ts_ms[start:end], body.values[start:end]
-        valid = (times >= TS_MIN_MS) & (times <= TS_MAX_MS)
+        valid = (times >= TS_MIN_MS) & (times <= ts_max_ms)
+        bad_times += len(times) - int(valid.sum())
         stale = times[valid & (bits[start:end] == STALE_BITS)]
         is_seen = valid & ~np.isnan(values)
         seen = times[is_seen]
@@ -238,7 +242,7 @@ def _sightings(
                 identity_set=taken,
             )
         )
-    return sections, silent
+    return sections, silent, bad_times
 
 
 def _fault(table: SeriesTable, number: int, histograms: int) -> str:

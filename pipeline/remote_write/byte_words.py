@@ -34,10 +34,10 @@ class Texts(NamedTuple):
 
 
 def joined_texts(parts: Sequence[bytes]) -> Texts:
-    """Byte strings put one after another."""
+    """Byte strings put one after another, with eight bytes behind the last one, so that loops may read words."""
     starts = np.zeros(len(parts) + 1, dtype=np.int64)
     np.cumsum([len(part) for part in parts], out=starts[1:])
-    return Texts(data=np.frombuffer(b"".join(parts), dtype=np.uint8), starts=starts)
+    return Texts(data=np.frombuffer(b"".join((*parts, bytes(8))), dtype=np.uint8), starts=starts)
 
 
 @_intrinsic

@@ -18,6 +18,7 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from fleet.errors import Corrupt
+from fleet.logs import logger
 from fleet.schema import (
     CARD_USAGE,
     MEASURES,
@@ -142,9 +143,15 @@ class EmbeddedRollup:
         chunk = self._bus.read(self._bus.committed(), bytes_max=1)
         if chunk is None:
             return None
-        applied = self._warehouse.applied_offset(chunk.source)
+        applied, committed = self._warehouse.applied_offset(chunk.source), self._bus.committed()
+        if committed > applied:
+            _LOG.warning(
+                "the bus is committed beyond what this warehouse has of it: a restored or a new warehouse lacks what "
+                "lies between, until the commit is set back (docs/operations.md)",
+                source=chunk.source, committed=committed, applied=applied,
+            )  # fmt: skip
         # Killed between append and commit: the warehouse knows better.
-        self._at = max(self._bus.committed(), applied)
+        self._at = max(committed, applied)
         self._bus.commit(self._at)
         return self._bus.read(self._at, bytes_max=self._chunk_bytes)
 
@@ -417,3 +424,6 @@ def _maps(
     entries = int(offsets[-1])
     places = pa.array(offsets.astype(np.int32), mask=np.append(is_absent, False) if is_absent.any() else None)
     return pa.MapArray.from_arrays(places, pa.array(bins[:entries]), pa.array(counts[:entries]))
+
+
+_LOG = logger(__name__)

@@ -15,7 +15,8 @@ from xml.etree import ElementTree
 
 import pytest
 
-from fleet.errors import Corrupt, Unavailable
+from fleet.errors import Corrupt, Misconfigured, Unavailable
+from gputide.operate.engine_answers import check_drivers
 from gputide.operate.engine_cache import is_stocked, key_of, stocked
 from gputide.operate.engine_parts import Engine
 from gputide.operate.engine_process import (
@@ -77,6 +78,17 @@ def test_without_java_the_message_says_what_to_install(program: Program, tmp_pat
     )  # fmt: skip
     assert said.status == 5
     assert "no `java` is on PATH; install a Java 17" in said.err
+
+
+@pytest.mark.parametrize(("engine", "driver"), [(Engine.KAFKA, "kafka"), (Engine.HIVE, "pyhive")])
+def test_a_driver_that_is_missing_is_named_before_anything_is_fetched(
+    engine: Engine, driver: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    check_drivers(list(Engine))
+    monkeypatch.setitem(sys.modules, driver, None)
+    with pytest.raises(Misconfigured, match=rf"{driver} is not installed; install gputide\[{engine.value}\]"):
+        check_drivers(list(Engine))
+    check_drivers([Engine.FLINK])
 
 
 def test_without_maven_the_message_says_what_to_install(

@@ -10,6 +10,10 @@ import numpy as np
 import pytest
 
 from fleet.schema import ALLOCATIONS, CARD_USAGE, POD_USAGE, SERVERS, Measure
+from pipeline.receiver.intake import Intake
+from pipeline.receiver.record_writer import RecordWriter
+from pipeline.receiver.repeats import Repeats
+from pipeline.receiver.turns import Turns
 from pipeline.records.rows import STALE_BITS, unpack
 from pipeline.remote_write.decode import Decoder, Version
 from pipeline.remote_write.encode import LabelSets
@@ -125,6 +129,22 @@ def test_time_out_of_this_century_is_counted_and_never_stored(tmp_path, ts_ms):
     )
     assert sections(bus) == []
     assert intake.counts["samples_out_of_time"] == 1
+
+
+def test_samples_of_usage_and_of_sightings_far_ahead_of_the_clock_are_counted_and_never_stored(tmp_path):
+    bus = file_bus(tmp_path)
+    intake = Intake(
+        RecordWriter(bus), series_table(), turns=Turns(body_limits()), repeats=Repeats(3600, lambda: 0.0),
+        ts_max_ms=lambda: START_MS,
+    )  # fmt: skip
+    sighted = {"__name__": "sglang:kv_cache_memory_usage_gb", "cluster": "c1", "namespace": "team", "pod": "pod-0"}
+    for labels, value in ((one(0.5)[0], 0.5), (sighted, 8.0)):
+        for ts_ms in (START_MS, START_MS + 1, 3_976_214_400_000):
+            sample = Sample(0, Measure.DUTY_CYCLE, ts_ms, value)
+            assert intake.take(body([(labels, sample)], Version.V2), Version.V2).status == 204
+    assert {int(section.ts_ms.max()) for section in sections(bus)} == {START_MS}
+    assert intake.counts["samples_out_of_time"] == 4
+    assert intake.counts["samples"] == 2
 
 
 def test_a_server_s_size_that_never_stands_still_is_remembered_a_few_times_and_counted_from_then_on(tmp_path):

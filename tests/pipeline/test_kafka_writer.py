@@ -51,17 +51,23 @@ class Brokers:
         self.refused = 0
         self.may_end = threading.Event()
         self.may_end.set()
-        self._sender = self
+        self._sender = self._accumulator = self
 
     def topic(self, *_: Any, **__: Any) -> Topic:
         return Topic(name="t", partitions=LANES, record_bytes_max=self.record_bytes_max, identity="0" * 32)
 
-    def send(self, _topic: str, payload: bytes, *, partition: int, headers: Any) -> Delivery:
+    def partitions_for(self, _topic: str) -> set[int]:
+        return set(range(LANES))
+
+    def append(self, place: Any, _now_ms: int, _key: None, payload: bytes, _headers: Any) -> tuple[Delivery]:
         if len(payload) > self.record_bytes_max:
             self.refused += 1
-            return Delivery(-1, MessageSizeTooLargeError("too large"), self.may_end)
-        self.records.append((partition, payload))
-        return Delivery(len(self.records), None, self.may_end)
+            return (Delivery(-1, MessageSizeTooLargeError("too large"), self.may_end),)
+        self.records.append((place.partition, payload))
+        return (Delivery(len(self.records), None, self.may_end),)
+
+    def wakeup(self) -> None:
+        pass
 
     def force_close(self) -> None:
         pass

@@ -167,7 +167,7 @@ def test_own_metrics_count_requests_and_samples(connection):
 
 
 def test_health_and_unknown_paths(connection):
-    for path, status in (("/healthz", 200), ("/nothing", 404)):
+    for path, status in (("/healthz", 200), ("/-/ready", 200), ("/nothing", 404)):
         connection.request("GET", path)
         answer = connection.getresponse()
         answer.read()

@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from structlog.testing import capture_logs
 
 from fleet.errors import Unavailable
 from fleet.schema import Measure
@@ -142,6 +143,19 @@ def test_record_that_is_none_of_ours_is_counted_and_the_rest_rolled_up(tmp_path)
     assert step is not None
     assert (step.records, step.corrupt, step.samples) == (3, 2, 1)
     assert stored_rows(warehouse, USAGE_TABLES[0]) == expected_rows([sample], USAGE_TABLES[0])
+
+
+def test_a_warehouse_that_lacks_what_its_bus_is_committed_to_is_warned_of_and_no_other(tmp_path):
+    bus = file_bus(tmp_path / "bus")
+    warned = []
+    for name in ("first", "first", "new"):
+        warehouse = DuckdbWarehouse(tmp_path / name)
+        with capture_logs() as logs:
+            intake_of(bus).take(body_of(small_fleet(pods=1, hours=1)), Version.V2)
+            roll_up(bus, warehouse)
+        warehouse.close()
+        warned.append(["committed beyond" in entry["event"] for entry in logs if entry["log_level"] == "warning"])
+    assert warned == [[], [], [True]]
 
 
 def test_two_rollups_into_one_warehouse_are_refused_by_name(tmp_path):

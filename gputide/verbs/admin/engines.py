@@ -12,6 +12,7 @@ from platformdirs import user_state_path
 
 from fleet.documents import document
 from fleet.errors import EXIT_FINDINGS
+from gputide.operate.engine_answers import check_drivers
 from gputide.operate.engine_cache import default_cache_path
 from gputide.operate.engine_parts import Engine
 from gputide.operate.engine_tools import Tell
@@ -61,6 +62,7 @@ def engines_up(
     }
     tell = _teller(context)
     signal.signal(signal.SIGTERM, _end)
+    check_drivers(chosen)  # before minutes of fetching
     fetch(chosen, cache=place, tell=tell)
     started = [engine for engine in chosen if engine is not Engine.FLINK or flink_cluster]
     running = up(folder or default_run_path(), started, cache=place, ports=ports, tell=tell)

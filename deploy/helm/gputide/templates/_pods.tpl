@@ -161,7 +161,7 @@ seccompProfile: {type: RuntimeDefault}
   ports:
     - {name: remote-write, containerPort: {{ .Values.receiver.port }}}
   readinessProbe:
-    httpGet: {path: /healthz, port: remote-write{{ if .Values.receiver.tlsSecret }}, scheme: HTTPS{{ end }}}
+    httpGet: {path: /-/ready, port: remote-write{{ if .Values.receiver.tlsSecret }}, scheme: HTTPS{{ end }}}
     periodSeconds: 5
   livenessProbe:
     httpGet: {path: /healthz, port: remote-write{{ if .Values.receiver.tlsSecret }}, scheme: HTTPS{{ end }}}
