@@ -2,17 +2,23 @@
 
 from __future__ import annotations
 
+import inspect
 import threading
 from collections.abc import Callable
 from typing import Any
 
 import pytest
+import zstandard
 from kafka.errors import MessageSizeTooLargeError
+from kafka.producer.record_accumulator import RecordAccumulator
+from kafka.producer.sender import Sender
+from kafka.record import default_records
 
 from fleet.settings.pipeline import KafkaSettings
 from pipeline.bus import bus_kafka
 from pipeline.bus.bus import BusFull, RecordTooLarge
 from pipeline.bus.bus_kafka import KafkaWriter
+from pipeline.bus.kafka_client import ZSTD_LEVEL, keep_compressors
 from pipeline.bus.kafka_topic import Topic
 from pipeline.receiver.record_writer import RecordWriter
 from pipeline.records.rows import rows_of, unpack
@@ -142,3 +148,20 @@ def test_a_topic_whose_limit_was_lowered_meanwhile_gets_smaller_records_and_is_a
     records.write(SECTIONS, bytes(16), 10)
     assert brokers.refused == refused
     assert rows_in(brokers) == sum(len(section.ts_ms) for section in SECTIONS)
+
+
+def test_the_driver_has_the_parts_that_are_used_beside_its_api() -> None:
+    """Who lifts the driver's upper bound in pyproject.toml looks at these."""
+    named = list(inspect.signature(RecordAccumulator.append).parameters)
+    assert named[:6] == ["self", "tp", "timestamp_ms", "key", "value", "headers"]
+    assert callable(Sender.wakeup)
+    records = default_records.DefaultRecordBatchBuilder(
+        magic=2, compression_type=default_records.DefaultRecordBatch.CODEC_ZSTD, is_transactional=False, producer_id=-1,
+        producer_epoch=-1, base_sequence=-1, batch_size=1 << 20,
+    )  # fmt: skip
+    keep_compressors()
+    records.append(0, timestamp=0, key=None, value=b"x" * 10_000, headers=[])
+    built = bytes(records.build())
+    assert zstandard.compress(b"x" * 10_000, ZSTD_LEVEL)[:4] in built
+    (read,) = default_records.DefaultRecordBatch(built)
+    assert read.value == b"x" * 10_000
