@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from fleet.data_folder import DataFolder
+from fleet.durable import Held
 from fleet.errors import Misconfigured, NotEnoughData
 from fleet.settings.pipeline import WarehouseKind
 from fleet.settings.settings import Settings
@@ -21,7 +22,6 @@ from fleet.usage import History
 
 if TYPE_CHECKING:
     from pipeline.rollup.rollup import Rollup
-    from pipeline.warehouse.compact import Upkeep
     from pipeline.warehouse.parquet_reads import ParquetReads
     from pipeline.warehouse.warehouse_duckdb import DuckdbWarehouse
     from pipeline.warehouse.warehouse_hive import HiveWarehouse
@@ -75,19 +75,26 @@ def open_warehouse(folder: DataFolder, settings: Settings) -> Iterator[DuckdbWar
 
 
 def with_upkeep(rollup: Rollup, target: ParquetReads, settings: Settings) -> Rollup:
-    """The rollup, merging and dropping partitions of its warehouse while its bus is empty, as the settings say."""
+    """The rollup, merging and dropping partitions of its warehouse while its bus is empty, as the settings say.
+
+    A round of upkeep that finds another process at it ends: the other one does it.
+    """
     from pipeline.rollup.rollup import TendingRollup
-    from pipeline.warehouse.compact import compact, remove_replaced, retain
+    from pipeline.warehouse.compact import compact, remove_replaced, retain, tidy_indexes
 
     policy = settings.warehouse
     if policy.upkeep_seconds is None:
         return rollup
 
-    def upkeep() -> Iterator[Upkeep]:
+    def upkeep() -> Iterator[object]:
         now = datetime.now(UTC)
-        yield from compact(target, now=now, files_max=policy.files_max)
-        yield from retain(target, now=now, days=policy.retain_days, finest_days=policy.retain_finest_days)
-        remove_replaced(target, now=now, keep_seconds=policy.keep_replaced_seconds)
+        try:
+            yield from compact(target, now=now, files_max=policy.files_max)
+            yield from tidy_indexes(target, now=now, files_max=policy.files_max, late_days=settings.rollup.late_days)
+            yield from retain(target, now=now, days=policy.retain_days, finest_days=policy.retain_finest_days)
+            remove_replaced(target, now=now, keep_seconds=policy.keep_replaced_seconds)
+        except Held:
+            return
 
     return TendingRollup(rollup, upkeep, every_seconds=policy.upkeep_seconds, now_seconds=time.monotonic)
 

@@ -200,7 +200,7 @@ class _OneRecord:
 
 def _roll_up(lane: HistoryLane | _OneRecord, target: RollupTarget, step_seconds: int) -> None:
     rollup = EmbeddedRollup(
-        lane, target, chunk_bytes=_NO_LIMIT, window_seconds=step_seconds, rows_per_step_max=_NO_LIMIT
+        lambda: (lane,), target, chunk_bytes=_NO_LIMIT, window_seconds=step_seconds, rows_per_step_max=_NO_LIMIT
     )
     while rollup.step() is not None:
         pass
