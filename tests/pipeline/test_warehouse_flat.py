@@ -5,6 +5,7 @@ from __future__ import annotations
 import shutil
 from contextlib import closing
 from datetime import UTC, datetime, timedelta
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -109,7 +110,7 @@ def test_killed_at_every_moment_around_a_checkpoint_nothing_is_lost(tmp_path: Pa
     while is_killed:
         moment += 1
         folder = shutil.copytree(tmp_path / "before", tmp_path / f"copy-{moment}")
-        is_killed = was_killed(lambda moment=moment, folder=folder: _fill_killed(folder, moment, start))
+        is_killed = was_killed(partial(_fill_killed, folder, moment, start))
         with closing(DuckdbWarehouse(folder)) as warehouse:
             assert known(warehouse)[0] in (start, start + 1)
             fill(warehouse, 2, start)
@@ -228,7 +229,7 @@ def test_killed_at_every_moment_of_the_indexes_upkeep_every_sample_counts_once(c
     while is_killed:
         moment += 1
         folder = shutil.copytree(chain.folder / "warehouse", chain.folder / f"copy-{moment}")
-        is_killed = was_killed(lambda moment=moment, folder=folder: _tidy_killed(folder, moment))
+        is_killed = was_killed(partial(_tidy_killed, folder, moment))
         with closing(DuckdbWarehouse(folder)) as warehouse:
             bus = file_bus(chain.folder / f"bus-{moment}")
             intake_of(bus).take(body_of(samples), Version.V2)
