@@ -67,7 +67,7 @@ class SeenIndex:
             new = [file for file in self._indexes(*name) if file.path not in self._compared]
             self._compared.update(file.path for file in new)
             near = [file for file in new if file.first_ms <= last_ms and file.last_ms >= first_ms]
-            if self._manifest.is_closed(*name) or any(part.seen.shares_with(self._read(file.path)) for file in near):
+            if self._manifest.is_closed(*name) or any(_share(part.seen, self._read(file.path)) for file in near):
                 raise Overtaken(
                     f"cannot add rows of {part.table.name} of {part.date}: another process has counted some of their "
                     "samples meanwhile"
@@ -142,6 +142,15 @@ def seen_pieces(seen: SeenRows) -> Iterable[pa.Table]:
             [pa.array(seen.hashes), pa.array(seen.ts_ms), pa.array(seen.measures)], schema=SEEN_SCHEMA
         ),
     )
+
+
+def _share(own: SeenRows, others: SeenRows) -> bool:
+    """Whether a measure of a sample is counted by both."""
+    from pipeline.rollup.kernels import drop_seen  # noqa: PLC0415 - loads numba, which a reader does without
+
+    left, was_seen = own.measures.copy(), np.zeros(len(own.ts_ms), dtype=np.bool_)
+    drop_seen(own.hashes, own.ts_ms, left, was_seen, others.hashes, others.ts_ms, others.measures)
+    return not np.array_equal(left, own.measures)
 
 
 def _named(table: str, date: str, cluster: str, file_name: str, seen: SeenRows) -> PartFile:

@@ -34,18 +34,6 @@ class SeenRows:
     ts_ms: NDArray[np.int64]
     measures: NDArray[np.uint32]
 
-    def shares_with(self, other: SeenRows) -> bool:
-        """Whether a measure of a sample is counted by both."""
-        # Both counts of a place are found by one number; where two places have the same, the arrays decide.
-        own, others = (rows.hashes ^ (rows.ts_ms.astype(np.uint64) * _SPREAD) for rows in (self, other))
-        _, here, there = np.intersect1d(own, others, return_indices=True)
-        is_same = (self.hashes[here] == other.hashes[there]) & (self.ts_ms[here] == other.ts_ms[there])
-        return bool((is_same & ((self.measures[here] & other.measures[there]) != 0)).any())
-
-
-_SPREAD = np.uint64(0x9E3779B97F4A7C15)
-"""Odd, so that no two times within a day give the same product."""
-
 
 class Overtaken(Unavailable):
     """Another process has counted some of an append's samples meanwhile: nothing was added, the parts are made anew."""
