@@ -145,12 +145,12 @@ def seen_pieces(seen: SeenRows) -> Iterable[pa.Table]:
 
 
 def _share(own: SeenRows, others: SeenRows) -> bool:
-    """Whether a measure of a sample is counted by both."""
+    """Whether a sample is counted by both, be it with other measures: it would count as two."""
     from pipeline.rollup.kernels import drop_seen  # noqa: PLC0415 - loads numba, which a reader does without
 
-    left, was_seen = own.measures.copy(), np.zeros(len(own.ts_ms), dtype=np.bool_)
-    drop_seen(own.hashes, own.ts_ms, left, was_seen, others.hashes, others.ts_ms, others.measures)
-    return not np.array_equal(left, own.measures)
+    was_seen = np.zeros(len(own.ts_ms), dtype=np.bool_)
+    drop_seen(own.hashes, own.ts_ms, own.measures.copy(), was_seen, others.hashes, others.ts_ms, others.measures)
+    return bool(was_seen.any())
 
 
 def _named(table: str, date: str, cluster: str, file_name: str, seen: SeenRows) -> PartFile:

@@ -9,6 +9,7 @@ import sys
 import time
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -61,9 +62,9 @@ def started(data: Path) -> subprocess.Popen[str]:
     return subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
 
 
-def holders(data: Path) -> set[str]:
-    """Processes that have, or had, a lane."""
-    return {path.read_text().strip() for path in data.glob("warehouse/lanes/lane-*.lock")}
+def has_lane(data: Path, pid: int) -> bool:
+    """Whether a process has, or had, a lane."""
+    return str(pid) in {path.read_text().strip() for path in data.glob("warehouse/lanes/lane-*.lock")}
 
 
 def test_workers_that_are_killed_at_random_moments_lose_nothing_and_count_nothing_twice(tmp_path: Path) -> None:
@@ -86,7 +87,7 @@ def test_workers_that_are_killed_at_random_moments_lose_nothing_and_count_nothin
             time.sleep(0.05)
             if step % STEPS_PER_KILL == STEPS_PER_KILL - 1:
                 place = chance.randrange(2)
-                until(lambda pid=workers[place].pid: str(pid) in holders(data))
+                until(partial(has_lane, data, workers[place].pid))
                 time.sleep(chance.uniform(0.0, 0.5))
                 workers[place].kill()
                 workers[place].wait()

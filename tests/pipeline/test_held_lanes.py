@@ -37,17 +37,22 @@ def numbers(place: Place, held: HeldLanes) -> set[int]:
     return {sources[lane.source] for lane in held.now()}  # type: ignore[attr-defined]
 
 
+def settled(place: Place, all_held: list[HeldLanes]) -> list[set[int]]:
+    """What each has, once those that came first gave up what is beyond their share."""
+    for held in all_held:
+        held.now()
+    return [numbers(place, held) for held in all_held]
+
+
 @pytest.mark.parametrize(("lanes", "workers"), [(1, 1), (8, 2), (8, 3), (24, 4), (2, 4)])
 def test_lanes_are_spread_evenly_and_each_is_held_once(tmp_path: Path, lanes: int, workers: int) -> None:
     place = Place(tmp_path, lanes)
     all_held = [place.held() for _ in range(workers)]
-    for _ in range(2):  # those that came first give up what is beyond their share, then the others take it
-        shares = [numbers(place, held) for held in all_held]
+    shares = settled(place, all_held)
     assert sorted(lane for share in shares for lane in share) == list(range(lanes))
     assert max(map(len, shares)) == -(-lanes // workers)
     all_held[0].close()
-    for _ in range(2):
-        shares = [numbers(place, held) for held in all_held[1:]]
+    shares = settled(place, all_held[1:])
     assert {lane for share in shares for lane in share} == (set(range(lanes)) if workers > 1 else set())
     for held in all_held:
         held.close()

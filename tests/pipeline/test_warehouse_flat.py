@@ -306,6 +306,25 @@ def test_sample_that_two_processes_take_in_at_once_counts_once(tmp_path: Path, m
     warehouse.close()
 
 
+def test_measures_of_one_sample_that_two_processes_take_in_at_once_are_one_sample(tmp_path: Path) -> None:
+    samples = [Sample(0, measure, START_MS + 600_000, 0.5) for measure in (Measure.DUTY_CYCLE, Measure.SM_ACTIVE)]
+    buses = [file_bus(tmp_path / f"bus-{number}") for number in range(2)]
+    for bus, sample in zip(buses, samples, strict=True):
+        intake_of(bus).take(body_of([sample]), Version.V2)
+    meanwhile = [True]
+
+    def crash_point(name: str) -> None:
+        if name == "before manifest" and meanwhile:
+            meanwhile.clear()
+            with closing(DuckdbWarehouse(tmp_path / "warehouse")) as other:
+                roll_up(buses[1], other)
+
+    with closing(DuckdbWarehouse(tmp_path / "warehouse", crash_point=crash_point)) as warehouse:
+        roll_up(buses[0], warehouse)
+        assert not meanwhile
+        assert stored_rows(warehouse, POD_USAGE) == expected_rows(samples, POD_USAGE)
+
+
 def test_one_process_at_a_time_does_upkeep_beside_those_that_append(tmp_path: Path) -> None:
     with closing(DuckdbWarehouse(tmp_path)) as first, closing(DuckdbWarehouse(tmp_path)) as second:
         for number, node in enumerate("abc"):
