@@ -172,7 +172,7 @@ class Manifest:
             Corrupt: a line in the midst of the file is damaged.
         """
         try:
-            with self.path.open("rb") as file:
+            with self.path.open("rb", buffering=0) as file:
                 head = file.read(_HEAD_BYTES)
                 if head[: len(self._head)] != self._head:
                     self._reset()
