@@ -82,7 +82,7 @@ def store_fleet(path: Path, cards: int) -> None:
     with closing(DuckdbWarehouse(folder.warehouse)) as warehouse:
         for number, start in enumerate(range(0, cards, CARDS_PER_PART)):
             made = _fleet_part(number, min(CARDS_PER_PART, cards - start))
-            warehouse.append(AppendName(source="stored", start=number, end=number + 1), _parts(made))
+            warehouse.append((AppendName(source="stored", start=number, end=number + 1),), _parts(made))
     now = SINCE + timedelta(days=DAYS)
     write_replay_clock(folder, ReplayClock(now=now, trace="stored-fleet", cluster=CLUSTER))
 
@@ -123,7 +123,7 @@ def store_minutes(path: Path, cards: int, days: int = MINUTE_DAYS) -> None:
                 pieces = [order[start : start + CARDS_PER_PIECE] for start in range(0, cards, CARDS_PER_PIECE)]
                 rows = tuple(_minutes(table, names, made, grants, piece, day) for piece in pieces)
                 parts.append(Part(table=table, date=date, cluster=CLUSTER, rows=rows))
-            warehouse.append(AppendName(source="stored", start=day, end=day + 1), parts)
+            warehouse.append((AppendName(source="stored", start=day, end=day + 1),), parts)
     write_replay_clock(folder, ReplayClock(now=end, trace="stored-fleet", cluster=CLUSTER))
 
 

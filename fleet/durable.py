@@ -11,6 +11,7 @@ import fcntl
 import json
 import os
 import threading
+import time
 from pathlib import Path
 from types import TracebackType
 from typing import Self
@@ -22,6 +23,8 @@ LOST_AND_FOUND = "lost+found"
 """In the root of an ext4 volume, and root's alone (mklost+found(8)): nobody's data."""
 
 _STAMP = "FORMAT.json"
+_LOOK_SECONDS = 0.002
+"""Pause between two looks at a lock that is waited for."""
 
 
 class Held(Unavailable):
@@ -41,25 +44,32 @@ class FolderLock:
 
     Args:
         role: what the holder does, such as `writer`; names the lock file.
+        wait_seconds: how long another process is waited for.
 
     Raises:
         Held: another process holds it.
         Corrupt: the folder can't be written.
     """
 
-    def __init__(self, folder: Path, role: str) -> None:
+    def __init__(self, folder: Path, role: str, *, wait_seconds: float = 0.0) -> None:
         path = folder / f"{role}.lock"
         try:
             folder.mkdir(parents=True, exist_ok=True)
             self._file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
         except OSError as exc:
             raise unwritable(path, exc) from exc
-        try:
-            fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError as exc:
-            holder = os.pread(self._file, 32, 0).decode(errors="replace").strip() or "unknown"
-            os.close(self._file)
-            raise Held(folder, role, holder) from exc
+        until = time.monotonic() + wait_seconds
+        while True:
+            try:
+                fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                break
+            except OSError as exc:
+                if time.monotonic() < until:
+                    time.sleep(_LOOK_SECONDS)
+                    continue
+                holder = os.pread(self._file, 32, 0).decode(errors="replace").strip() or "unknown"
+                os.close(self._file)
+                raise Held(folder, role, holder) from exc
         try:
             os.ftruncate(self._file, 0)
             os.pwrite(self._file, f"{os.getpid()}\n".encode(), 0)

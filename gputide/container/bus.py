@@ -8,7 +8,7 @@ from __future__ import annotations
 import secrets
 import time
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, closing, contextmanager
+from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -16,7 +16,7 @@ from fleet.data_folder import DataFolder
 from fleet.errors import Misconfigured
 from fleet.settings.pipeline import BusKind, KafkaCompression, RecordFormat
 from fleet.settings.settings import Settings
-from pipeline.bus.bus import Bus, BusWriter, DeadLetters
+from pipeline.bus.bus import BusWriter, DeadLetters, OpenedLane
 from pipeline.bus.bus_awaited import AwaitedBus
 from pipeline.bus.bus_file import FileBus, FileDeadLetters
 from pipeline.receiver.intake import Answer, Intake
@@ -49,12 +49,12 @@ class ReadingBus:
 
     Attributes:
         lanes: says which lanes there are now.
-        lane: opens one of them; it is closed with the bus.
+        lane: opens one of them.
         dead_letters: where records go that can't be read.
     """
 
     lanes: Callable[[], tuple[int, ...]]
-    lane: Callable[[int], Bus]
+    lane: Callable[[int], OpenedLane]
     dead_letters: DeadLetters
 
 
@@ -165,28 +165,23 @@ def open_bus_reader(folder: DataFolder, settings: Settings) -> Iterator[ReadingB
         Unavailable: brokers can't be reached.
         Misconfigured: a topic is missing or would lose records.
     """
-    with ExitStack() as opened:
-        if settings.bus.kind is BusKind.FILE:
-
-            def lane_of(lane: int) -> Bus:
-                bus = file_bus(folder, settings, lane)
-                opened.callback(bus.close)
-                return bus
-
-            yield ReadingBus(
-                lanes=lambda: folder.bus_lanes, lane=lane_of, dead_letters=FileDeadLetters(folder.dead_letters)
-            )
-            return
-        from pipeline.bus.bus_kafka import open_lanes
-        from pipeline.bus.dead_letters_kafka import KafkaDeadLetters
-
-        topic, lanes = open_lanes(settings.kafka)
-        for lane in lanes:
-            opened.callback(lane.close)
-        dead_letters = KafkaDeadLetters(settings.kafka, topic.name)
-        opened.callback(dead_letters.close)
+    if settings.bus.kind is BusKind.FILE:
         yield ReadingBus(
-            lanes=lambda: tuple(range(len(lanes))), lane=lambda number: lanes[number], dead_letters=dead_letters
+            lanes=lambda: folder.bus_lanes,
+            lane=lambda number: file_bus(folder, settings, number),
+            dead_letters=FileDeadLetters(folder.dead_letters),
+        )
+        return
+    from pipeline.bus.bus_kafka import KafkaLane
+    from pipeline.bus.dead_letters_kafka import KafkaDeadLetters
+    from pipeline.bus.kafka_topic import open_topic
+
+    topic = open_topic(settings.kafka, settings.kafka.topic, partitions=settings.kafka.partitions)
+    with closing(KafkaDeadLetters(settings.kafka, topic.name)) as dead_letters:
+        yield ReadingBus(
+            lanes=lambda: tuple(range(topic.partitions)),
+            lane=lambda number: KafkaLane(settings.kafka, topic, number),
+            dead_letters=dead_letters,
         )
 
 

@@ -1,24 +1,38 @@
-"""Opens the rollup of this process, from all lanes of the bus to the warehouse; Flink's is in `container.flink`."""
+"""Opens the rollup of this process, from its lanes of the bus to the warehouse; Flink's is in `container.flink`."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator
+from contextlib import closing, contextmanager
+from dataclasses import dataclass
 
 from fleet.data_folder import DataFolder
 from fleet.errors import Misconfigured
 from fleet.settings.pipeline import RecordFormat
 from fleet.settings.settings import Settings
 from gputide.container.bus import open_bus_reader
-from gputide.container.warehouse import open_warehouse, with_upkeep
-from pipeline.bus.lanes import LanesRollup
+from gputide.container.warehouse import open_warehouse, warehouse_folder, with_upkeep
+from pipeline.rollup.held_lanes import HeldLanes
 from pipeline.rollup.rollup import Rollup
 from pipeline.rollup.rollup_duckdb import EmbeddedRollup
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OpenedRollup:
+    """The rollup of this process.
+
+    Attributes:
+        rollup: takes in the lanes that this process has.
+        is_drained: says whether nothing waits on any lane of the bus, whichever process has it.
+    """
+
+    rollup: Rollup
+    is_drained: Callable[[], bool]
+
+
 @contextmanager
-def open_rollup(folder: DataFolder, settings: Settings) -> Iterator[Rollup]:
-    """The rollup from all lanes of the bus to the warehouse, with the right to write both.
+def open_rollup(folder: DataFolder, settings: Settings) -> Iterator[OpenedRollup]:
+    """The rollup from the bus to the warehouse; several processes share the lanes.
 
     Raises:
         Misconfigured: the bus carries what only Flink reads.
@@ -30,15 +44,16 @@ def open_rollup(folder: DataFolder, settings: Settings) -> Iterator[Rollup]:
             "cannot roll up in this process from bus.record_format=rows: it reads columns; say --engine flink, or set "
             "bus.record_format=columns"
         )
-    with open_warehouse(folder, settings) as target, open_bus_reader(folder, settings) as bus:
-        rollup = LanesRollup(
-            bus.lanes,
-            lambda lane: EmbeddedRollup(
-                bus.lane(lane),
-                target,
-                chunk_bytes=settings.rollup.chunk_bytes,
-                window_seconds=settings.rollup.window_seconds,
-                dead_letters=bus.dead_letters,
-            ),
+    with (
+        open_warehouse(folder, settings) as target,
+        open_bus_reader(folder, settings) as bus,
+        closing(HeldLanes(warehouse_folder(folder, settings), bus.lanes, bus.lane)) as lanes,
+    ):
+        rollup = EmbeddedRollup(
+            lanes.now,
+            target,
+            chunk_bytes=settings.rollup.chunk_bytes,
+            window_seconds=settings.rollup.window_seconds,
+            dead_letters=bus.dead_letters,
         )
-        yield with_upkeep(rollup, target, settings)
+        yield OpenedRollup(rollup=with_upkeep(rollup, target, settings), is_drained=lanes.is_empty)

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from fleet.data_folder import DataFolder
+from fleet.durable import Held
 from fleet.errors import Misconfigured, NotEnoughData
 from fleet.settings.pipeline import WarehouseKind
 from fleet.settings.settings import Settings
@@ -21,7 +22,6 @@ from fleet.usage import History
 
 if TYPE_CHECKING:
     from pipeline.rollup.rollup import Rollup
-    from pipeline.warehouse.compact import Upkeep
     from pipeline.warehouse.parquet_reads import ParquetReads
     from pipeline.warehouse.warehouse_duckdb import DuckdbWarehouse
     from pipeline.warehouse.warehouse_hive import HiveWarehouse
@@ -74,22 +74,36 @@ def open_warehouse(folder: DataFolder, settings: Settings) -> Iterator[DuckdbWar
         yield shared
 
 
-def with_upkeep(rollup: Rollup, target: ParquetReads, settings: Settings) -> Rollup:
-    """The rollup, merging and dropping partitions of its warehouse while its bus is empty, as the settings say."""
-    from pipeline.rollup.rollup import TendingRollup
-    from pipeline.warehouse.compact import compact, remove_replaced, retain
+def upkeep_round(target: ParquetReads, settings: Settings, now: datetime) -> Iterator[object]:
+    """Merges, closes and drops partitions and what was replaced, as the settings say, one piece per step.
 
-    policy = settings.warehouse
-    if policy.upkeep_seconds is None:
-        return rollup
+    A round that finds another process at it ends: the other one does it.
+    """
+    from pipeline.warehouse.compact import compact, remove_replaced, retain, tidy_indexes
 
-    def upkeep() -> Iterator[Upkeep]:
-        now = datetime.now(UTC)
+    policy, late_days = settings.warehouse, settings.rollup.late_days
+    try:
         yield from compact(target, now=now, files_max=policy.files_max)
+        yield from tidy_indexes(target, now=now, files_max=policy.files_max, late_days=late_days)
         yield from retain(target, now=now, days=policy.retain_days, finest_days=policy.retain_finest_days)
         remove_replaced(target, now=now, keep_seconds=policy.keep_replaced_seconds)
+    except Held:
+        return
 
-    return TendingRollup(rollup, upkeep, every_seconds=policy.upkeep_seconds, now_seconds=time.monotonic)
+
+def with_upkeep(rollup: Rollup, target: ParquetReads, settings: Settings) -> Rollup:
+    """The rollup, with rounds of upkeep of its warehouse while its bus is empty, as often as the settings say."""
+    from pipeline.rollup.rollup import TendingRollup
+
+    every_seconds = settings.warehouse.upkeep_seconds
+    if every_seconds is None:
+        return rollup
+    return TendingRollup(
+        rollup,
+        lambda: upkeep_round(target, settings, datetime.now(UTC)),
+        every_seconds=every_seconds,
+        now_seconds=time.monotonic,
+    )
 
 
 _CLUSTERS_NAMED_MAX = 10

@@ -170,7 +170,7 @@ def _copy_flow(folder: DataFolder, warehouse: Path, files: _Copies, now: datetim
             manifest = _copy_manifest(warehouse, files)
             if manifest is None:
                 continue
-            applied = {line.source: line.end for line in manifest.lines() if line.source}
+            applied = manifest.applied()
             for lane in lanes:
                 lane.hold(stack)
             if all(lane.is_whole(applied.get(lane.source, 0)) for lane in lanes):

@@ -30,12 +30,11 @@ from fleet.inventory import Grant
 from fleet.settings.settings import ClusterChoice, Settings
 from fleet.units import format_time
 from gputide.container.receiver import open_receiver
-from gputide.container.rollup import open_rollup
+from gputide.container.rollup import OpenedRollup, open_rollup
 from gputide.replay.clock import ReplayClock, read_replay_clock, write_replay_clock
 from gputide.replay.sender import ReplaySender
 from gputide.session import Tick
 from pipeline.receiver.receiver import WRITE_PATH
-from pipeline.rollup.rollup import Rollup
 
 _INSTANT = timedelta(milliseconds=1)
 _AFTER_LAST = timedelta(seconds=1)
@@ -317,7 +316,9 @@ def _seat(place: SimulatedSeat) -> Seat:
 
 
 @contextmanager
-def _pipeline(folder: DataFolder, settings: Settings, write_url: str | None) -> Iterator[tuple[str, Rollup | None]]:
+def _pipeline(
+    folder: DataFolder, settings: Settings, write_url: str | None
+) -> Iterator[tuple[str, OpenedRollup | None]]:
     """Where bodies go, and the rollup that is behind it and ours."""
     if write_url is not None:
         yield write_url, None
@@ -333,7 +334,7 @@ def _pipeline(folder: DataFolder, settings: Settings, write_url: str | None) -> 
 
 
 @contextmanager
-def _rolling_up(rollup: Rollup | None) -> Iterator[Callable[[], int]]:
+def _rolling_up(opened: OpenedRollup | None) -> Iterator[Callable[[], int]]:
     """Roll up in the background while samples come in, and drain the bus at the end."""
     rows = 0
     failure: list[BaseException] = []
@@ -341,7 +342,7 @@ def _rolling_up(rollup: Rollup | None) -> Iterator[Callable[[], int]]:
 
     def drain() -> None:
         nonlocal rows
-        while rollup is not None and (step := rollup.step()) is not None:
+        while opened is not None and (step := opened.rollup.step()) is not None:
             rows += step.rows
 
     def work() -> None:
@@ -361,3 +362,7 @@ def _rolling_up(rollup: Rollup | None) -> Iterator[Callable[[], int]]:
     if failure:
         raise failure[0]
     drain()
+    # Another roll-up of this folder has lanes of its own.
+    while opened is not None and not opened.is_drained():
+        time.sleep(ROLLUP_SECONDS)
+        drain()

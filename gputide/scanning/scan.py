@@ -200,7 +200,7 @@ class _OneRecord:
 
 def _roll_up(lane: HistoryLane | _OneRecord, target: RollupTarget, step_seconds: int) -> None:
     rollup = EmbeddedRollup(
-        lane, target, chunk_bytes=_NO_LIMIT, window_seconds=step_seconds, rows_per_step_max=_NO_LIMIT
+        lambda: (lane,), target, chunk_bytes=_NO_LIMIT, window_seconds=step_seconds, rows_per_step_max=_NO_LIMIT
     )
     while rollup.step() is not None:
         pass
@@ -267,10 +267,11 @@ def _keep_inventory(
             + left_out
         )
     files = target.files
-    for part in files.partitions():
-        if part.cluster == places.cluster and part.table in {table.name for table in INVENTORY_TABLES}:
-            # Grants that an earlier scan took for lasting may be known to have ended by now.
-            files.replace(part, files.partition_files(part), (), until_ms)
+    with files.upkeep():
+        for part in files.partitions():
+            if part.cluster == places.cluster and part.table in {table.name for table in INVENTORY_TABLES}:
+                # Grants that an earlier scan took for lasting may be known to have ended by now.
+                files.replace(part, files.partition_files(part), (), until_ms)
     _roll_up(_OneRecord(lane, target.applied_offset(lane), sections), target, step_seconds)
     return tally
 

@@ -23,7 +23,7 @@ app = typer.Typer()
 
 _LOCKS = {
     "receiver": ("bus/writer.lock", "bus/*/writer.lock"),
-    "roll-up": ("warehouse/warehouse-writer.lock", "bus/committer.lock"),
+    "roll-up": ("warehouse/writer-*.lock", "bus/committer.lock"),
     "relief": ("relief.lock",),
     "the tide": ("tide.lock",),
     "a verb that writes": ("writer.lock",),

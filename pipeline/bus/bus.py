@@ -117,6 +117,14 @@ class Bus(Protocol):
         ...
 
 
+class OpenedLane(Bus, Protocol):
+    """A lane that this process has opened."""
+
+    def close(self) -> None:
+        """Gives up what it holds; what was committed is durable."""
+        ...
+
+
 class DeadLetters(Protocol):
     """Keeps records that can't be read, for a person to look at.
 

@@ -1,12 +1,12 @@
-"""Which row goes to which lane of a bus, and the rollup of several lanes.
+"""Which row goes to which lane of a bus.
 
-Rows are spread by their card, so that a card's series keep their order and cards spread evenly. The intake splits what
-a request holds; the rollup walks over the lanes in turn.
+Rows are spread by their card, so that a card's series keep their order and cards spread evenly; a file bus has a lane
+per receiver instead, whatever is in its rows. Called by the intake, which splits what a request holds.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import replace
 from itertools import pairwise
 from typing import Any
@@ -19,7 +19,6 @@ from numpy.typing import NDArray
 from pipeline.records.label_rows import IdentitySet, text_places
 from pipeline.records.rows import Section
 from pipeline.remote_write.byte_words import load8, load32
-from pipeline.rollup.rollup import Rollup, RollupStep
 
 
 def split_sections(
@@ -57,37 +56,6 @@ def cut_sections(
         for start in range(0, len(section.ts_ms), rows_max):
             piece = _rows_of(section, slice(start, start + rows_max))
             yield (piece if shares_identities else _own_identities(piece),)
-
-
-class LanesRollup:
-    """Takes in all lanes of a bus, one piece of each in turn; a `Rollup` of rollups.
-
-    Args:
-        lanes: says which lanes there are; asked again whenever all that are known are empty.
-    """
-
-    def __init__(self, lanes: Callable[[], Sequence[int]], rollup_of: Callable[[int], Rollup]) -> None:
-        self._lanes = lanes
-        self._rollup_of = rollup_of
-        self._rollups: list[Rollup] = []
-        self._known = 0
-        self._next = 0
-
-    def step(self) -> RollupStep | None:
-        """Takes in the next piece of the first lane that has one; see `Rollup.step`."""
-        for _ in range(2):
-            for _ in range(len(self._rollups)):
-                rollup = self._rollups[self._next]
-                self._next = (self._next + 1) % len(self._rollups)
-                step = rollup.step()
-                if step is not None:
-                    return step
-            lanes = self._lanes()
-            if len(lanes) == self._known:
-                break
-            self._rollups += [self._rollup_of(lane) for lane in lanes[self._known :]]
-            self._known = len(lanes)
-        return None
 
 
 def _lane_of_identity(identities: pa.RecordBatch, lanes: int) -> NDArray[np.int64]:

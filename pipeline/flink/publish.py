@@ -111,11 +111,9 @@ class FlinkPublisher:
 
         unread = keep_unread(self._paths(files, UNREAD_FOLDER), self._dead_letters, source_of=self._source_of)
         self._crash_point("after dead letters")
-        self._warehouse.append(AppendName(source=self._source, start=number, end=number + 1), parts())
+        self._warehouse.append((AppendName(source=self._source, start=number, end=number + 1),), parts())
         self._crash_point("after append")
-        return RollupStep(
-            start=number, end=number + 1, records=len(files), corrupt=unread, samples=tally[1], repeats=0, rows=tally[0]
-        )
+        return RollupStep(records=len(files), corrupt=unread, samples=tally[1], repeats=0, late=0, rows=tally[0])
 
     def _paths(self, files: Sequence[str], folder: str) -> list[Path]:
         return [self._state.staging / file for file in files if file.split("/")[0] == folder]

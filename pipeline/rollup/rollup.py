@@ -15,20 +15,19 @@ class RollupStep:
     """What one step did.
 
     Attributes:
-        start: offset it began at.
-        end: offset it ended at.
+        records: records that it took, of all lanes.
         corrupt: records, or single rows of them, that could not be read and were passed over.
         samples: partial rows that came in.
         repeats: partial rows that brought nothing new: merged into others or counted before.
+        late: samples of days that were closed, which are not counted.
         rows: rows written, all tables and levels.
     """
 
-    start: int
-    end: int
     records: int
     corrupt: int
     samples: int
     repeats: int
+    late: int
     rows: int
 
 
@@ -36,16 +35,16 @@ class Rollup(Protocol):
     """Turns the bus into windows.
 
     Contract: merged over all its rows, the result depends on the set of samples only, not on their order, on how they
-    are split into records, on repeats or on restarts; late samples are merged, never lost. A sample is distinguished by
+    are split into records, on repeats or on restarts; late samples are merged. A sample is distinguished by
     series and time; where one (series, time) comes with several values, the largest within a step counts, and what an
-    earlier step has counted stays.
+    earlier step has counted stays. Samples of days that upkeep has closed are not counted, but their number is.
     """
 
     def step(self) -> RollupStep | None:
-        """Takes in the next piece of the bus; None where there is none.
+        """Takes in the next piece of the bus, of all lanes that this process has; None where there is none.
 
         Raises:
-            Unavailable: another process rolls up into the same warehouse.
+            Unavailable: this process can't write into the warehouse, or not reach the bus.
             Corrupt: the storage can't take the rows; the same piece is taken in again by the next step.
         """
         ...
@@ -59,6 +58,7 @@ class RollupMetrics:
         self.records = own.counter("records_total", "Records that were taken from the bus.")
         self.samples = own.counter("samples_total", "Partial rows that came in.")
         self.repeats = own.counter("repeats_total", "Partial rows that brought nothing new.")
+        self.late = own.counter("late_total", "Samples of closed days (rollup.late_days), which were not counted.")
         self.corrupt = own.counter("corrupt_total", "Records, or single rows of them, that could not be read.")
         self.rows = own.counter("rows_total", "Rows that were written, all tables and levels.")
         self.waiting_bytes = own.followed_gauge(
@@ -82,13 +82,14 @@ class CountedRollup:
             metrics.records.inc(step.records)
             metrics.samples.inc(step.samples)
             metrics.repeats.inc(step.repeats)
+            metrics.late.inc(step.late)
             metrics.corrupt.inc(step.corrupt)
             metrics.rows.inc(step.rows)
         return step
 
 
 class TendingRollup:
-    """A rollup that looks after its warehouse between its steps: a running one lets nobody else write there.
+    """A rollup that looks after its warehouse between its steps.
 
     One partition is done per step that brought nothing, so samples never wait for more than one. Under a bus that is
     never empty upkeep waits for as long again as it is due, and then takes turns with the steps: files would pile up

@@ -1,15 +1,17 @@
 """The embedded rollup (`run rollup --engine duckdb`): bus to additive rows of every level, beside the DuckDB warehouse.
 
-One step takes a piece of the bus, makes one row of all partial rows of a slice or card and time, takes away what
-earlier steps have counted, and adds the rest up at all levels at once. The rows are appended under the piece's offsets
-together with an index of what was counted, so a step that was killed is taken again from the start and a sample that
-comes again, late or in another order, counts once. The adding up itself is in `rollup.kernels`: the rows come sorted,
+One step takes a piece of the bus, of all lanes that this process has, makes one row of all partial rows of a slice or
+card and time, takes away what earlier steps have counted, and adds the rest up at all levels at once. The rows are
+appended under the offsets of each lane together with an index of what was counted, so a step that was killed is taken
+again from the start and a sample that comes again, late or in another order, counts once; also where another process
+counts it this very moment. The adding up itself is in `rollup.kernels`: the rows come sorted,
 so one walk per level does what SQL would need a hash table and a list aggregate for.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import Protocol
 
@@ -37,7 +39,7 @@ from pipeline.records.sightings import INVENTORY_TABLES
 from pipeline.rollup import kernels
 from pipeline.rollup.rollup import RollupStep
 from pipeline.warehouse.ddl import arrow_schema
-from pipeline.warehouse.warehouse import AppendName, Part, SeenRows, SeenStore, Warehouse
+from pipeline.warehouse.warehouse import AppendName, Overtaken, Part, SeenRows, SeenStore, Warehouse
 
 DAY_MS = 86_400_000
 ROWS_PER_STEP_MAX = 1_000_000
@@ -50,11 +52,12 @@ class RollupTarget(Warehouse, SeenStore, Protocol):
 
 
 class EmbeddedRollup:
-    """Rolls a bus up into a warehouse, step by step.
+    """Rolls a bus up into a warehouse, step by step; mutable: it knows how far each lane was taken in.
 
     Args:
-        bus: where records come from; committed once their rows are in the warehouse.
-        warehouse: where rows go; its manifest is the truth about how far the bus was taken in.
+        lanes: says from which lanes records come now; a lane is committed once its rows are in the warehouse. One that
+            was given up and came back is another object.
+        warehouse: where rows go; its manifest is the truth about how far each lane was taken in.
         chunk_bytes: most bytes of the bus per step (`rollup.chunk_bytes`).
         window_seconds: length of the finest windows (`rollup.window_seconds`).
         rows_per_step_max: partial rows after which a step stops reading.
@@ -63,7 +66,7 @@ class EmbeddedRollup:
 
     def __init__(
         self,
-        bus: Bus,
+        lanes: Callable[[], Iterable[Bus]],
         warehouse: RollupTarget,
         *,
         chunk_bytes: int,
@@ -71,62 +74,89 @@ class EmbeddedRollup:
         rows_per_step_max: int = ROWS_PER_STEP_MAX,
         dead_letters: DeadLetters | None = None,
     ) -> None:
-        self._bus = bus
+        self._lanes = lanes
         self._warehouse = warehouse
         self._chunk_bytes = chunk_bytes
         self._levels = (window_seconds, *(level for level in WINDOW_SECONDS if level > window_seconds))
         self._rows_per_step_max = rows_per_step_max
         self._dead_letters = dead_letters
-        self._at: int | None = None
+        self._at: dict[Bus, int] = {}
+        self._first = 0
 
     def step(self) -> RollupStep | None:
         """Takes in the next piece of the bus; see `Rollup.step`."""
-        chunk = self._first() if self._at is None else self._bus.read(self._at, bytes_max=self._chunk_bytes)
-        if chunk is None:
-            return None
-        sections: dict[str, list[Section]] = {}
-        corrupt = taken = samples = 0
+        lanes = list(self._lanes())
+        self._at = {lane: at for lane, at in self._at.items() if lane in lanes}
+        while True:
+            piece = self._read(lanes)
+            if not piece.ends:
+                return None
+            tally = _Tally()
+            try:
+                self._warehouse.append(piece.names, self._parts(piece.sections, tally))
+            except Overtaken:
+                continue
+            break
+        # The lane after the last one that was read has its turn first.
+        self._first += len(piece.ends)
+        for lane, end in piece.ends.items():
+            self._at[lane] = end
+            lane.commit(end)
+        return RollupStep(
+            records=piece.records,
+            corrupt=piece.corrupt,
+            samples=piece.samples,
+            repeats=piece.samples - tally.new_samples - tally.late,
+            late=tally.late,
+            rows=tally.rows,
+        )
+
+    def _read(self, lanes: Sequence[Bus]) -> _Piece:
+        """What lies on some lanes, as much of it as goes into one step."""
+        piece = _Piece()
+        left = self._chunk_bytes
+        for place in range(len(lanes)):
+            if left <= 0 or piece.samples >= self._rows_per_step_max:
+                break
+            lane = lanes[(self._first + place) % len(lanes)]
+            chunk = lane.read(self._start(lane), bytes_max=left)
+            if chunk is not None:
+                left -= sum(map(len, chunk.records))
+                self._take(lane, chunk, piece)
+        return piece
+
+    def _take(self, lane: Bus, chunk: Chunk, piece: _Piece) -> None:
+        taken = 0
         for record, start in zip(chunk.records, chunk.starts or (chunk.start, *chunk.ends), strict=False):
-            if samples >= self._rows_per_step_max:
+            if piece.samples >= self._rows_per_step_max:
                 break
             taken += 1
             try:
                 found = unpack(record)
             except Corrupt as exc:
-                corrupt += 1
+                piece.corrupt += 1
                 self._keep(record, str(exc), chunk.source, start)
                 continue
             for section in found:
-                sections.setdefault(section.table.name, []).append(section)
-                samples += len(section.ts_ms) if section.measures else 0
+                piece.sections.setdefault(section.table.name, []).append(section)
+                piece.samples += len(section.ts_ms) if section.measures else 0
         if taken == len(chunk.records):
-            end, corrupt = chunk.end, corrupt + chunk.corrupt
+            end = chunk.end
+            piece.corrupt += chunk.corrupt
         else:
             end = chunk.ends[taken - 1]
         for unreadable in chunk.unreadable:
             if unreadable.offset < end:
-                corrupt += 1
+                piece.corrupt += 1
                 self._keep(unreadable.payload, unreadable.reason, chunk.source, unreadable.offset)
-        tally = _Tally()
-        self._warehouse.append(
-            AppendName(source=chunk.source, start=chunk.start, end=end), self._parts(sections, tally)
-        )
-        self._at = end
-        self._bus.commit(end)
-        return RollupStep(
-            start=chunk.start,
-            end=end,
-            records=taken,
-            corrupt=corrupt,
-            samples=samples,
-            repeats=samples - tally.new_samples,
-            rows=tally.rows,
-        )
+        piece.records += taken
+        piece.ends[lane] = end
+        piece.names.append(AppendName(source=chunk.source, start=chunk.start, end=end))
 
     def _parts(self, sections: dict[str, list[Section]], tally: _Tally) -> Iterator[Part]:
         """Every partition's part, made when it is asked for, so that one at a time is in memory."""
         for table in (POD_USAGE, CARD_USAGE):
-            for part in self._usage_parts(table, sections.pop(table.name, [])):
+            for part in self._usage_parts(table, sections.pop(table.name, []), tally):
                 tally.add(part)
                 yield part
         for table in INVENTORY_TABLES:
@@ -139,23 +169,26 @@ class EmbeddedRollup:
         if self._dead_letters is not None:
             self._dead_letters.put(payload, reason=reason, source=source, offset=offset)
 
-    def _first(self) -> Chunk | None:
-        chunk = self._bus.read(self._bus.committed(), bytes_max=1)
-        if chunk is None:
-            return None
-        applied, committed = self._warehouse.applied_offset(chunk.source), self._bus.committed()
-        if committed > applied:
-            _LOG.warning(
-                "the bus is committed beyond what this warehouse has of it: a restored or a new warehouse lacks what "
-                "lies between, until the commit is set back (docs/operations.md)",
-                source=chunk.source, committed=committed, applied=applied,
-            )  # fmt: skip
-        # Killed between append and commit: the warehouse knows better.
-        self._at = max(committed, applied)
-        self._bus.commit(self._at)
-        return self._bus.read(self._at, bytes_max=self._chunk_bytes)
+    def _start(self, lane: Bus) -> int:
+        """Where a lane goes on."""
+        if lane not in self._at:
+            committed = lane.committed()
+            chunk = lane.read(committed, bytes_max=1)
+            if chunk is None:
+                return committed
+            applied = self._warehouse.applied_offset(chunk.source)
+            if committed > applied:
+                _LOG.warning(
+                    "the bus is committed beyond what this warehouse has of it: a restored or a new warehouse lacks "
+                    "what lies between, until the commit is set back (docs/operations.md)",
+                    source=chunk.source, committed=committed, applied=applied,
+                )  # fmt: skip
+            # Killed between append and commit: the warehouse knows better.
+            self._at[lane] = max(committed, applied)
+            lane.commit(self._at[lane])
+        return self._at[lane]
 
-    def _usage_parts(self, table: Table, sections: list[Section]) -> Iterator[Part]:
+    def _usage_parts(self, table: Table, sections: list[Section], tally: _Tally) -> Iterator[Part]:
         """Every partition's rows; the sections are let go of once they are merged."""
         if not sections:
             return
@@ -183,6 +216,9 @@ class EmbeddedRollup:
             measures = tuple(MEASURES[place] for place in places)
             date = _date(int(day[start]))
             name = identities.column("cluster")[int(identity[start])].as_py()
+            if self._warehouse.is_closed(table, date, name):
+                tally.late += end - start
+                continue
             first_ms, last_ms = int(rows.ts_ms.min()), int(rows.ts_ms.max())
             for seen in self._warehouse.seen(table, date, name, since_ms=first_ms, until_ms=last_ms):
                 local = _translated(seen.measures, bits, np.arange(len(bits), dtype=np.uint32))
@@ -205,11 +241,30 @@ class EmbeddedRollup:
             )
 
 
+@dataclass(slots=True)
+class _Piece:
+    """What one step takes in; mutable: filled lane by lane.
+
+    Attributes:
+        sections: by name of their table.
+        names: what the append is named by, a piece of each lane that had one.
+        ends: where each of those lanes goes on.
+    """
+
+    sections: dict[str, list[Section]] = field(default_factory=dict)
+    names: list[AppendName] = field(default_factory=list)
+    ends: dict[Bus, int] = field(default_factory=dict)
+    records: int = 0
+    corrupt: int = 0
+    samples: int = 0
+
+
 class _Tally:
     """What the parts of one step amount to."""
 
     def __init__(self) -> None:
         self.new_samples = 0
+        self.late = 0
         self.rows = 0
 
     def add(self, part: Part) -> None:

@@ -1,9 +1,10 @@
 """Upkeep of a warehouse: few files per partition, and none older than is wanted.
 
 A partition (table, day, cluster) with many files is merged into one, in a new folder that takes the old one's place for
-everybody at once; the old files stay for a while, for those who are reading them. Works on any warehouse whose files
-are kept by `warehouse.files`; killed at any moment, it has done a partition wholly or not at all. Called by
-`gputide admin warehouse`.
+everybody at once; the old files stay for a while, for those who are reading them. Its indexes of counted samples are
+merged by the hour, and go when its day is closed. Works on any warehouse whose files are kept by `warehouse.files`,
+beside those who append; one process at a time does it. Killed at any moment, it has done a partition wholly or not at
+all. Called by `gputide run rollup` and `gputide admin warehouse`.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ from pipeline.warehouse.catalogue import PartitionFolder
 from pipeline.warehouse.manifest import PartFile
 from pipeline.warehouse.parquet_reads import ParquetReads
 from pipeline.warehouse.row_store import row_group_levels
-from pipeline.warehouse.usage_grid import epoch_ms
+from pipeline.warehouse.usage_grid import epoch_ms, moment_of
 
 _SPILL_FOLDER = ".merging"
 _TABLES = {table.name: table for table in TABLES}
@@ -51,15 +52,37 @@ def compact(warehouse: ParquetReads, *, now: datetime, files_max: int) -> Iterat
     A day on which the length of the finest windows was set anew (`rollup.window_seconds`) keeps its files.
 
     Raises:
-        Unavailable: another process writes, or the catalogue does not answer.
+        Unavailable: another process does upkeep, or the catalogue does not answer.
         Corrupt: a file can't be read, or storage takes no more.
     """
-    for folder, files in _partitions(warehouse):
-        if files > files_max:
-            found = warehouse.files.partition_files(folder)
-            # A reader takes each file's own finest windows: of a file with two lengths it would miss the longer ones.
-            if len(_finest_levels(warehouse, found)) == 1:
-                yield _merged(warehouse, folder, found, _levels_of(warehouse, found), now)
+    with warehouse.files.upkeep():
+        for folder, files in _partitions(warehouse):
+            if files > files_max:
+                found = warehouse.files.partition_files(folder)
+                # A reader takes each file's own finest windows: of one with two lengths it would miss the longer ones.
+                if len(_finest_levels(warehouse, found)) == 1:
+                    yield _merged(warehouse, folder, found, _levels_of(warehouse, found), now)
+
+
+def tidy_indexes(
+    warehouse: ParquetReads, *, now: datetime, files_max: int, late_days: int
+) -> Iterator[PartitionFolder]:
+    """Closes days and merges the indexes of others by the hour, one partition per step; raises as `compact`.
+
+    Args:
+        late_days: whole days between a day that is closed and that of its cluster's newest sample, or today.
+    """
+    now_ms = epoch_ms(now)
+    with warehouse.files.upkeep():
+        newest_ms = warehouse.files.newest_windows()
+        for folder, _ in _partitions(warehouse):
+            # A clock that is ahead closes no day before its time, nor do samples of long ago.
+            newest = moment_of(min(now_ms, newest_ms.get(folder.cluster, 0))).date()
+            if folder.date < _first_day(newest, late_days):
+                if warehouse.files.close_partition(folder, now_ms):
+                    yield folder
+            elif warehouse.files.merge_indexes(folder, files_max, now_ms):
+                yield folder
 
 
 def retain(warehouse: ParquetReads, *, now: datetime, days: int | None, finest_days: int | None) -> Iterator[Upkeep]:
@@ -71,20 +94,27 @@ def retain(warehouse: ParquetReads, *, now: datetime, days: int | None, finest_d
     """
     today = now.date()
     first, first_finest = _first_day(today, days), _first_day(today, finest_days)
-    for folder, _ in _partitions(warehouse):
-        if folder.date < first:
-            yield _merged(warehouse, folder, warehouse.files.partition_files(folder), (), now)
-        elif folder.date < first_finest and "window_seconds" in _TABLES[folder.table].keys:
-            files = warehouse.files.partition_files(folder)
-            levels = _levels_of(warehouse, files)
-            kept = tuple(level for level in levels if level is None or level >= WINDOW_SECONDS[1])
-            if kept != levels:
-                yield _merged(warehouse, folder, files, kept, now)
+    with warehouse.files.upkeep():
+        for folder, _ in _partitions(warehouse):
+            if folder.date < first:
+                yield _merged(warehouse, folder, warehouse.files.partition_files(folder), (), now)
+            elif folder.date < first_finest and "window_seconds" in _TABLES[folder.table].keys:
+                files = warehouse.files.partition_files(folder)
+                levels = _levels_of(warehouse, files)
+                kept = tuple(level for level in levels if level is None or level >= WINDOW_SECONDS[1])
+                if kept != levels:
+                    yield _merged(warehouse, folder, files, kept, now)
 
 
 def remove_replaced(warehouse: ParquetReads, *, now: datetime, keep_seconds: int) -> int:
-    """Removes files that were replaced longer ago than they are kept for, and returns how many."""
-    return warehouse.files.remove_replaced(epoch_ms(now) - keep_seconds * 1000)
+    """Removes files that were replaced longer ago than they are kept for, and what the killed left; returns how many.
+
+    Raises:
+        Unavailable: another process does upkeep.
+        Corrupt: the storage does not let go of a file.
+    """
+    with warehouse.files.upkeep():
+        return warehouse.files.remove_replaced(epoch_ms(now) - keep_seconds * 1000)
 
 
 def _merged(
@@ -124,7 +154,6 @@ def _partitions(warehouse: ParquetReads) -> list[tuple[PartitionFolder, int]]:
 
     By the time that its turn comes a partition may have more of them: a rollup appends between two pieces of upkeep.
     """
-    warehouse.files.take_writing()
     counts = Counter((file.table, file.date, file.cluster) for file in _row_files(warehouse.files.live()))
     found = [(item, counts[item.table, item.date, item.cluster]) for item in warehouse.files.partitions()]
     return sorted(found, key=lambda pair: (pair[0].date, pair[0].table, pair[0].cluster))

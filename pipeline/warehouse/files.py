@@ -5,42 +5,42 @@
     pod_usage/dt=2026-01-05/cluster=c1/OFFSETS.parquet    rows; one row group or more per level
     pod_usage/dt=2026-01-05/cluster=c1@1/merged.parquet   the same, after a compaction; later appends go here as well
     seen/pod_usage/dt=2026-01-05/cluster=c1/OFFSETS.parquet   index of the samples behind them
+    seen/pod_usage/dt=2026-01-05/cluster=c1/merged-HOUR-NUMBER.parquet   that of an hour, after a compaction
 
-Files are written aside, fsynced and renamed; then the manifest's line makes all of them count at once. What a killed
-append has left is swept by the next writer. A folder of rows only gains files: a compaction makes a new folder and
-leaves the old one for those who still read it. Called by `warehouse_duckdb` and `warehouse_hive`.
+Files are written aside, fsynced and renamed; then the manifest's line makes all of them count at once. Several
+processes may append (`writers`), each what no other one has counted: before its line is written, an append is compared
+with the indexes that came since it was made. What a killed process has left is swept. A folder of rows only gains
+files: a compaction makes a new folder and leaves the old one for those who still read it. Called by `warehouse_duckdb`
+and `warehouse_hive`.
 """
 
 from __future__ import annotations
 
 import json
-from collections import OrderedDict
-from collections.abc import Callable, Iterable, Sequence
-from contextlib import suppress
-from itertools import chain
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import AbstractContextManager, suppress
+from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.parquet as pq
 
-from fleet.durable import FolderLock, check_stamp, read_stamp, unwritable, write_durably
+from fleet.durable import check_stamp, read_stamp, unwritable, write_durably
 from fleet.errors import Corrupt, Unavailable
 from fleet.schema import CARD_USAGE, POD_USAGE, TABLES, Table
 from pipeline.warehouse.catalogue import Catalogue, NoCatalogue, PartitionFolder
 from pipeline.warehouse.manifest import Manifest, ManifestLine, PartFile
+from pipeline.warehouse.part_writing import write_parquet
 from pipeline.warehouse.partition_names import first_folder, next_folder
 from pipeline.warehouse.row_store import LocalRows, RowStore
-from pipeline.warehouse.warehouse import AppendName, Part, SeenRows
+from pipeline.warehouse.seen_index import SEEN_FOLDER, SeenIndex, hour_file, index_file, seen_pieces
+from pipeline.warehouse.warehouse import AppendName, Overtaken, Part, SeenRows
+from pipeline.warehouse.writers import Writers
 
-_SEEN_FOLDER = "seen"
 _INTENT = "REPLACING.json"
 """Which partition is being replaced; there from before its files are, until the catalogue knows."""
 _MERGED_NAME = "merged.parquet"
-_SEEN_CACHED = 8
 _USAGE_NAMES = frozenset({CARD_USAGE.name, POD_USAGE.name})
-_SEEN_SCHEMA = pa.schema([("hash", pa.uint64()), ("ts_ms", pa.int64()), ("measures", pa.uint32())])
 
 
 class WarehouseFiles:
@@ -49,7 +49,8 @@ class WarehouseFiles:
     Args:
         folder: where they lie; made by the first append.
         crash_point: called with a name at every moment at which a crash would matter; tests raise or kill there.
-        catalogue: is informed of the folders; what it raises undoes the append.
+        catalogue: is informed of the folders; what it raises undoes the append. With one a single process may write,
+            because others read the folders without the manifest.
         rows: where the row files lie; None for the folder. All else lies in the folder in any case.
 
     Raises:
@@ -69,69 +70,75 @@ class WarehouseFiles:
         self.rows: RowStore = self._local if rows is None else rows
         self._crash_point = crash_point
         self._catalogue = NoCatalogue() if catalogue is None else catalogue
-        self._lock: FolderLock | None = None
-        self._manifest = Manifest(folder)
-        self._seen_cache: OrderedDict[str, SeenRows] = OrderedDict()
+        self._has_catalogue = catalogue is not None
+        self._writers = Writers(folder, is_shared=catalogue is None, sweep=self._sweep)
+        self._manifest = Manifest(folder, crash_point=crash_point)
+        self._index = SeenIndex(folder, self._manifest)
         self._unwanted: list[tuple[RowStore, Path]] = []
-        self._removed: set[str] = set()
         read_stamp(folder)
 
-    def append(self, name: AppendName, parts: Iterable[Part]) -> bool:
+    def append(self, names: Sequence[AppendName], parts: Iterable[Part]) -> bool:
         """Adds rows as a whole; see `Warehouse.append`."""
         self.take_writing()
-        applied = self.applied_offset(name.source)
-        if name.end <= applied:
+        if self._is_applied(names):
             return False
-        if name.start < applied:
-            raise Corrupt(
-                f"cannot add bus offsets {name.start} to {name.end}: the warehouse has those up to {applied} already"
-            )
+        self._index.begin()
         written: list[tuple[RowStore, Path]] = []
+        found: list[Part] = []
         is_whole = False
         try:
-            files = [file for part in parts for file in self._write_part(name, part, written)]
+            files = [file for part in parts for file in self._write_part(names[0], part, written, found)]
             self._settle(written)
             self._crash_point("before publishing")
             self._catalogue.add(_folders_of(files))
+            self._index.check_uncounted(found)
             self._crash_point("before manifest")
-            self._manifest.add(ManifestLine(source=name.source, start=name.start, end=name.end, files=tuple(files)))
+
+            def check() -> None:
+                if self._is_applied(names):
+                    raise Overtaken(f"cannot add {_shown(names)}: another process has added it meanwhile")
+                self._index.check_uncounted(found)
+
+            self._manifest.add(ManifestLine(names=tuple(names), files=tuple(files)), check)
             is_whole = True
         except OSError as exc:
             raise unwritable(self.folder, exc) from exc
         finally:
-            if not is_whole and self.applied_offset(name.source) < name.end:
+            if not is_whole and not {file.path for file in self.live()}.intersection(str(path) for _, path in written):
                 # Others, who know nothing of the manifest, may read these folders.
                 self._take_back(written)
         self._crash_point("after manifest")
         return True
 
     def take_writing(self) -> None:
-        """Takes the right to write, and clears away what a killed writer has left.
+        """Takes the right to append, and clears away what killed processes have left.
 
         Raises:
-            Unavailable: another process writes, or the catalogue or the rows' file system does not answer.
+            Unavailable: too many other processes write, or the catalogue or the rows' file system does not answer.
             Corrupt: the folder can't be written, or is of a newer schema.
         """
-        if self._lock is None:
-            lock = FolderLock(self.folder, "warehouse-writer")
-            try:
-                check_stamp(self.folder, new_fields={})
-                self._manifest.cut_torn_tail()
-                self._sweep()
-                self._unwanted.clear()
-                self._follow_intent()
-            except BaseException:
-                lock.release()
-                raise
-            self._lock = lock
-        else:
+        if self._writers.is_held:
             self._remove_unwanted()
-            self._follow_intent()
+        else:
+            read_stamp(self.folder)
+            try:
+                self._writers.take()
+                check_stamp(self.folder, new_fields={})
+            except BaseException:
+                self._writers.release()
+                raise
+            self._unwanted.clear()
+        self._follow_intent()
+
+    def upkeep(self) -> AbstractContextManager[None]:
+        """The right to replace files; see `Writers.upkeep`."""
+        self.take_writing()
+        return self._writers.upkeep()
 
     def replace(
         self, folder: PartitionFolder, files: Sequence[PartFile], pieces: Iterable[pa.Table], now_ms: int
     ) -> None:
-        """Puts one file, or none, in the place of all row files of a partition; for the one writer.
+        """Puts one file, or none, in the place of all row files of a partition; for who holds `upkeep`.
 
         Args:
             files: all of its files that count; those that are indexes go only together with the last row.
@@ -161,13 +168,11 @@ class WarehouseFiles:
             table=folder.table, date=folder.date, cluster=folder.cluster, path=str(below), rows=count, is_index=False,
             first_ms=min(file.first_ms for file in rows), last_ms=max(file.last_ms for file in rows),
         )  # fmt: skip
-        write_durably(self.folder / _INTENT, json.dumps([folder.table, folder.date, folder.cluster]).encode())
+        if self._has_catalogue:
+            write_durably(self.folder / _INTENT, json.dumps([folder.table, folder.date, folder.cluster]).encode())
         self._crash_point("before replacement")
         self._manifest.add(
             ManifestLine(
-                source="",
-                start=0,
-                end=0,
                 files=(merged,) if count else (),
                 replaced=tuple(file.path for file in (rows if count else files)),
                 at_ms=now_ms,
@@ -176,22 +181,68 @@ class WarehouseFiles:
         self._crash_point("after replacement")
         self._follow_intent()
 
-    def remove_replaced(self, before_ms: int) -> int:
-        """Removes files that were replaced before a moment, and returns how many; for the one writer.
+    def merge_indexes(self, folder: PartitionFolder, files_max: int, now_ms: int) -> int:
+        """Merges a partition's indexes by the hour, where more are in need of it; for who holds `upkeep`.
+
+        Returns:
+            How many were merged.
 
         Raises:
-            Unavailable: another process writes, or the catalogue does not answer.
+            Corrupt: one can't be read, or the storage can't take it; nothing was changed.
+        """
+        self.take_writing()
+        files = self._index.unsettled(folder.table, folder.date, folder.cluster)
+        if len(files) <= files_max:
+            return 0
+        merged: list[PartFile] = []
+        written: list[tuple[RowStore, Path]] = []
+        is_whole = False
+        try:
+            for seen in self._index.by_hour(files):
+                merged.append(hour_file(files, seen))
+                self._write(self._local, Path(merged[-1].path), seen_pieces(seen), written)
+            self._settle(written)
+            self._crash_point("before index replacement")
+            replaced = tuple(file.path for file in files)
+            self._manifest.add(ManifestLine(files=tuple(merged), replaced=replaced, at_ms=now_ms))
+            is_whole = True
+        except OSError as exc:
+            raise unwritable(self.folder, exc) from exc
+        finally:
+            if not is_whole:
+                self._take_back(written)
+        self._crash_point("after index replacement")
+        return len(files)
+
+    def close_partition(self, folder: PartitionFolder, now_ms: int) -> int:
+        """Takes a partition's indexes away for good, and returns how many; for who holds `upkeep`."""
+        self.take_writing()
+        replaced = tuple(file.path for file in self.partition_files(folder) if file.is_index)
+        if replaced:
+            closed = (folder.table, folder.date, folder.cluster)
+            self._manifest.add(ManifestLine(replaced=replaced, at_ms=now_ms, closed=closed))
+            self._crash_point("after closing")
+        return len(replaced)
+
+    def is_closed(self, table: Table, date: str, cluster: str) -> bool:
+        """Whether a partition takes in no further samples; see `SeenStore.is_closed`."""
+        return self._manifest.is_closed(table.name, date, cluster)
+
+    def remove_replaced(self, before_ms: int) -> int:
+        """Removes files that were replaced before a moment, and returns how many; for who holds `upkeep`.
+
+        Raises:
+            Unavailable: the catalogue does not answer.
             Corrupt: the storage does not let go of a file.
         """
         self.take_writing()
-        removed = 0
+        gone = [file for file, at_ms in self._manifest.replaced() if at_ms < before_ms]
         try:
-            for file, at_ms in self._manifest.replaced():
-                if at_ms < before_ms and file.path not in self._removed:
-                    removed += (self._local if file.is_index else self.rows).remove(Path(file.path))
-                    self._removed.add(file.path)
+            removed = sum((self._local if file.is_index else self.rows).remove(Path(file.path)) for file in gone)
         except OSError as exc:
             raise unwritable(self.folder, exc) from exc
+        if gone:
+            self._manifest.add(ManifestLine(removed_before_ms=before_ms))
         return removed
 
     def _follow_intent(self) -> None:
@@ -207,11 +258,11 @@ class WarehouseFiles:
         path.unlink()
 
     def applied_offset(self, source: str) -> int:
-        """The offset after the last append from a bus, 0 where there is none."""
-        return max((line.end for line in self._manifest.lines() if line.source == source), default=0)
+        """The offset after the last append from a lane, 0 where there is none."""
+        return self._manifest.applied().get(source, 0)
 
     def files(self, table: Table, cluster: str, *, first_date: str = "", last_date: str = "9999") -> list[PartFile]:
-        """The row files of one table and cluster, in the order of their appends."""
+        """The row files of one table and cluster, those of a day in the order of their appends."""
         return [
             file
             for file in self._manifest.live()
@@ -222,20 +273,19 @@ class WarehouseFiles:
         ]
 
     def live(self) -> list[PartFile]:
-        """All files that count, rows and indexes, in the order in which they came."""
-        return self._manifest.live()
+        """All files that count, rows and indexes, those of a partition in the order in which they came."""
+        return list(self._manifest.live())
 
     def partitions(self) -> list[PartitionFolder]:
         """Every partition that has rows, once, and the folder that they lie in."""
-        return _folders_of(self._manifest.live())
+        return [
+            PartitionFolder(table=table, date=date, cluster=cluster, folder=Path(folder))
+            for (table, date, cluster), folder in self._manifest.folders().items()
+        ]
 
     def partition_files(self, folder: PartitionFolder) -> list[PartFile]:
         """All files of a partition that count now, rows and indexes."""
-        return [
-            file
-            for file in self._manifest.live()
-            if (file.table, file.date, file.cluster) == (folder.table, folder.date, folder.cluster)
-        ]
+        return self._manifest.files_of(folder.table, folder.date, folder.cluster)
 
     def partition_folder(self, table: Table, date: str, cluster: str) -> Path:
         """The folder, below the warehouse's, that the rows of a partition lie in and further ones go to."""
@@ -256,45 +306,34 @@ class WarehouseFiles:
                 found[file.cluster] = max(found.get(file.cluster, 0), file.last_ms)
         return found
 
-    def seen(self, table: Table, date: str, cluster: str, *, since_ms: int, until_ms: int) -> tuple[SeenRows, ...]:
+    def seen(self, table: Table, date: str, cluster: str, *, since_ms: int, until_ms: int) -> Iterator[SeenRows]:
         """Samples counted by earlier appends; see `SeenStore.seen`."""
-        return tuple(
-            self._read_seen(file.path)
-            for file in self._manifest.live()
-            if file.is_index
-            and file.table == table.name
-            and file.date == date
-            and file.cluster == cluster
-            and file.first_ms <= until_ms
-            and file.last_ms >= since_ms
-        )
+        return self._index.seen(table.name, date, cluster, since_ms=since_ms, until_ms=until_ms)
 
     def close(self) -> None:
         """Lets another process write."""
-        if self._lock is not None:
-            self._lock.release()
-            self._lock = None
+        self._writers.release()
 
-    def _read_seen(self, path: str) -> SeenRows:
-        rows = self._seen_cache.get(path)
-        if rows is None:
-            try:
-                table = pq.read_table(self.folder / path, partitioning=None)
-            except (OSError, pa.ArrowException) as exc:
-                raise Corrupt(f"cannot read {self.folder / path}: {exc}") from exc
-            rows = SeenRows(
-                hashes=table.column("hash").to_numpy(),
-                ts_ms=table.column("ts_ms").to_numpy(),
-                measures=table.column("measures").to_numpy(),
-            )
-            self._seen_cache[path] = rows
-            if len(self._seen_cache) > _SEEN_CACHED:
-                self._seen_cache.popitem(last=False)
-        self._seen_cache.move_to_end(path)
-        return rows
+    def _is_applied(self, names: Sequence[AppendName]) -> bool:
+        """Whether all of an append was added before.
 
-    def _write_part(self, name: AppendName, part: Part, written: list[tuple[RowStore, Path]]) -> list[PartFile]:
-        file_name = f"{name.source}-{name.start:020d}-{name.end:020d}.parquet"
+        Raises:
+            Corrupt: some of it was.
+        """
+        applied = self._manifest.applied()
+        if all(name.end <= applied.get(name.source, 0) for name in names):
+            return True
+        for name in names:
+            if name.start < applied.get(name.source, 0):
+                raise Corrupt(
+                    f"cannot add {_shown((name,))}: the warehouse has those up to {applied[name.source]} already"
+                )
+        return False
+
+    def _write_part(
+        self, name: AppendName, part: Part, written: list[tuple[RowStore, Path]], found: list[Part]
+    ) -> list[PartFile]:
+        file_name = f"{self._writers.beginning}{name.source}-{name.start:020d}-{name.end:020d}.parquet"
         below = self.partition_folder(part.table, part.date, part.cluster) / file_name
         time_column = "window_start" if "window_start" in part.rows[0].column_names else "last_seen"
         times = np.concatenate([piece.column(time_column).to_numpy() for piece in part.rows])
@@ -302,46 +341,22 @@ class WarehouseFiles:
         self._write(self.rows, below, part.rows, written)
         files = [_part_file(part, below, sum(piece.num_rows for piece in part.rows), False, first_ms, last_ms)]
         if part.seen is not None:
-            index = Path(_SEEN_FOLDER, first_folder(part.table.name, part.date, part.cluster), file_name)
-            rows = pa.Table.from_arrays(
-                [pa.array(part.seen.hashes), pa.array(part.seen.ts_ms), pa.array(part.seen.measures)],
-                schema=_SEEN_SCHEMA,
-            )
-            self._write(self._local, index, (rows,), written)
-            first_ms, last_ms = int(part.seen.ts_ms.min()), int(part.seen.ts_ms.max())
-            files.append(_part_file(part, index, rows.num_rows, True, first_ms, last_ms))
+            files.append(index_file(part, file_name, part.seen))
+            self._write(self._local, Path(files[-1].path), seen_pieces(part.seen), written)
+        # The rows themselves need not be kept in memory.
+        found.append(replace(part, rows=()))
         return files
 
     def _write(
         self, store: RowStore, below: Path, pieces: Iterable[pa.Table], written: list[tuple[RowStore, Path]]
     ) -> int:
-        """Writes one file and returns its number of rows; no piece, no file."""
+        """Writes one file that does not count yet and returns its number of rows; no piece, no file."""
         remaining = iter(pieces)
         first = next(remaining, None)
         if first is None:
             return 0
-        schema, rows = first.schema, 0
-        texts = [field.name for field in schema if pa.types.is_dictionary(field.type)]
-        is_index = schema.equals(_SEEN_SCHEMA)
-
-        def fill(file: Any) -> None:
-            nonlocal rows
-            with pq.ParquetWriter(
-                file,
-                schema,
-                compression="zstd",
-                compression_level=1,
-                use_dictionary=["hash", "measures"] if is_index else [*texts, "window_seconds", "samples"],
-                column_encoding={"ts_ms": "DELTA_BINARY_PACKED"} if is_index else None,
-                write_statistics=[] if is_index else [name for name in _STATISTICS if name in schema.names],
-            ) as writer:
-                for piece in chain((first,), remaining):
-                    writer.write_table(piece)
-                    rows += piece.num_rows
-
         written.append((store, below))
-        store.write(below, fill)
-        return rows
+        return write_parquet(store, below, first, remaining)
 
     def _settle(self, written: list[tuple[RowStore, Path]]) -> None:
         for store in {id(store): store for store, _ in written}.values():
@@ -362,18 +377,15 @@ class WarehouseFiles:
         except OSError as exc:
             raise unwritable(self.folder, exc) from exc
 
-    def _sweep(self) -> None:
-        """Removes what a killed append has left."""
+    def _sweep(self, is_left: Callable[[str], bool]) -> None:
+        """Removes files that do not count and are of those whose names are picked."""
         known = {file.path for file in self._manifest.live()}
         known |= {file.path for file, _ in self._manifest.replaced()}
         for table in TABLES:
-            for store, top in ((self.rows, table.name), (self._local, f"{_SEEN_FOLDER}/{table.name}")):
+            for store, top in ((self.rows, table.name), (self._local, f"{SEEN_FOLDER}/{table.name}")):
                 for path in store.found(top):
-                    if str(path) not in known:
+                    if str(path) not in known and is_left(path.name):
                         store.remove(path)
-
-
-_STATISTICS = ("window_start", "window_seconds", "last_seen", "first_seen")
 
 
 def _folders_of(files: Iterable[PartFile]) -> list[PartitionFolder]:
@@ -386,6 +398,10 @@ def _folders_of(files: Iterable[PartFile]) -> list[PartitionFolder]:
         if not file.is_index
     }
     return list(found.values())
+
+
+def _shown(names: Sequence[AppendName]) -> str:
+    return "bus offsets " + ", ".join(f"{name.start} to {name.end}" for name in names)
 
 
 def _part_file(part: Part, path: Path, rows: int, is_index: bool, first_ms: int, last_ms: int) -> PartFile:

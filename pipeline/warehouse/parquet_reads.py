@@ -54,12 +54,16 @@ class ParquetReads:
         return self.files.clusters()
 
     def applied_offset(self, source: str) -> int:
-        """The offset after the last append from a bus, 0 where there is none."""
+        """The offset after the last append from a lane, 0 where there is none."""
         return self.files.applied_offset(source)
 
-    def seen(self, table: Table, date: str, cluster: str, *, since_ms: int, until_ms: int) -> tuple[SeenRows, ...]:
+    def seen(self, table: Table, date: str, cluster: str, *, since_ms: int, until_ms: int) -> Iterator[SeenRows]:
         """Samples counted by earlier appends; see `SeenStore.seen`."""
         return self.files.seen(table, date, cluster, since_ms=since_ms, until_ms=until_ms)
+
+    def is_closed(self, table: Table, date: str, cluster: str) -> bool:
+        """Whether a partition takes in no further samples; see `SeenStore.is_closed`."""
+        return self.files.is_closed(table, date, cluster)
 
     def history(
         self, cluster: str, *, since: datetime | None = None, until: datetime | None = None, time_zone: str = "UTC"

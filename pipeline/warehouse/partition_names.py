@@ -21,10 +21,15 @@ def first_folder(table: str, date: str, cluster: str) -> str:
     return f"{table}/dt={date}/cluster={safe_name(cluster)}"
 
 
+def folder_number(folder: str) -> int:
+    """How many folders a partition had before this one; `@` is in no `safe_name`."""
+    return int(folder.partition("@")[2] or 0)
+
+
 def next_folder(folder: str) -> str:
-    """The name of the folder that takes a folder's place; `@` is in no `safe_name`."""
-    first, _, number = folder.partition("@")
-    return f"{first}@{int(number or 0) + 1}"
+    """The name of the folder that takes a folder's place."""
+    first = folder.partition("@")[0]
+    return f"{first}@{folder_number(folder) + 1}"
 
 
 def safe_name(text: str) -> str:

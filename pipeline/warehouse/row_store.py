@@ -9,10 +9,10 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from functools import cache
 from pathlib import Path, PurePosixPath
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import IO, TYPE_CHECKING, Any, Protocol
 
 import pyarrow as pa
 import pyarrow.fs as pafs
@@ -78,10 +78,9 @@ class LocalRows:
     def write(self, below: Path, fill: Callable[[Any], None]) -> None:
         """Puts a file in place; its bytes are durable before it has its name."""
         path = self._folder / below
-        path.parent.mkdir(parents=True, exist_ok=True)
         aside = path.with_name(f".{path.name}.new")
         try:
-            with aside.open("wb") as file:
+            with self._begun(aside) as file:
                 fill(file)
                 file.flush()
                 os.fsync(file.fileno())
@@ -89,6 +88,16 @@ class LocalRows:
             aside.replace(path)
         finally:
             aside.unlink(missing_ok=True)
+
+    def _begun(self, path: Path) -> IO[bytes]:
+        """A new file; its folder may go with the last file of it, which another process removes, until it is there."""
+        while True:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            try:
+                return path.open("wb")
+            except FileNotFoundError:
+                if path.parent.exists():
+                    raise
 
     def settle(self, below: Iterable[Path]) -> None:
         """Syncs the folders of files, and those above them."""
@@ -102,7 +111,7 @@ class LocalRows:
         if not path.exists():
             return False
         path.unlink()
-        if not any(path.parent.iterdir()):
+        with suppress(OSError):  # others lie in it, or another process has just put one there
             path.parent.rmdir()
         return True
 

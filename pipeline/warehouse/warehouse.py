@@ -5,7 +5,7 @@ The rollup appends, everyone downstream reads through `history`, `windows` and `
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Protocol
@@ -14,6 +14,7 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
+from fleet.errors import Unavailable
 from fleet.inventory import Inventory
 from fleet.schema import Measure, Table
 from fleet.usage import History
@@ -32,6 +33,10 @@ class SeenRows:
     hashes: NDArray[np.uint64]
     ts_ms: NDArray[np.int64]
     measures: NDArray[np.uint32]
+
+
+class Overtaken(Unavailable):
+    """Another process has counted some of an append's samples meanwhile: nothing was added, the parts are made anew."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -54,7 +59,7 @@ class Part:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AppendName:
-    """What an append is named by: the piece of the bus that it was made from.
+    """What an append is named by: the piece of a lane of the bus that it was made from.
 
     Attributes:
         start: offset of its first record.
@@ -73,11 +78,15 @@ class Warehouse(Protocol):
     readers see whole appends only. Reading needs no lock and hinders nobody.
     """
 
-    def append(self, name: AppendName, parts: Iterable[Part]) -> bool:
-        """Adds rows, each part as it comes; False where this piece of the bus was added before, and nothing was done.
+    def append(self, names: Sequence[AppendName], parts: Iterable[Part]) -> bool:
+        """Adds rows, each part as it comes; False where all of this was added before, and nothing was done.
+
+        Args:
+            names: what the rows were made from, one piece of each lane.
 
         Raises:
-            Unavailable: another process writes.
+            Overtaken: another process has counted some of the samples meanwhile; nothing was added.
+            Unavailable: this process may not write now.
             Corrupt: the storage can't take it; nothing was added.
         """
         ...
@@ -124,9 +133,13 @@ class SeenStore(Protocol):
     """What the rollup asks of the warehouse beside appending: how far it got, and what it counted."""
 
     def applied_offset(self, source: str) -> int:
-        """The offset after the last append from a bus, 0 where there is none."""
+        """The offset after the last append from a lane, 0 where there is none."""
         ...
 
-    def seen(self, table: Table, date: str, cluster: str, *, since_ms: int, until_ms: int) -> tuple[SeenRows, ...]:
+    def seen(self, table: Table, date: str, cluster: str, *, since_ms: int, until_ms: int) -> Iterable[SeenRows]:
         """Samples counted by earlier appends to a partition, of appends that overlap [since_ms, until_ms]."""
+        ...
+
+    def is_closed(self, table: Table, date: str, cluster: str) -> bool:
+        """Whether it is forgotten which samples of a partition were counted, so that no more of them can be."""
         ...

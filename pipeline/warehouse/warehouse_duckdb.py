@@ -6,7 +6,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 
 from pipeline.warehouse.files import WarehouseFiles
@@ -28,9 +28,9 @@ class DuckdbWarehouse(ParquetReads):
     def __init__(self, folder: Path, *, crash_point: Callable[[str], None] = lambda _name: None) -> None:
         super().__init__(WarehouseFiles(folder, crash_point=crash_point))
 
-    def append(self, name: AppendName, parts: Iterable[Part]) -> bool:
+    def append(self, names: Sequence[AppendName], parts: Iterable[Part]) -> bool:
         """Adds rows as a whole, once; see `Warehouse.append`."""
-        return self.files.append(name, parts)
+        return self.files.append(names, parts)
 
     def close(self) -> None:
         """Lets another process write."""

@@ -13,7 +13,7 @@ twice. A compaction shows the old folder or the new one.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 
 from fleet.settings.pipeline import HiveSettings
@@ -49,7 +49,7 @@ class HiveWarehouse(ParquetReads):
         rows = arrow_rows(location, crash_point=crash_point) if settings.is_elsewhere else None
         super().__init__(WarehouseFiles(folder, crash_point=crash_point, catalogue=self._catalogue, rows=rows))
 
-    def append(self, name: AppendName, parts: Iterable[Part]) -> bool:
+    def append(self, names: Sequence[AppendName], parts: Iterable[Part]) -> bool:
         """Adds rows as a whole, once; see `Warehouse.append`.
 
         Raises:
@@ -57,7 +57,7 @@ class HiveWarehouse(ParquetReads):
             Corrupt: the storage can't take it, or somebody has altered a table of Hive; nothing was added.
         """
         self.migrate()
-        return self.files.append(name, parts)
+        return self.files.append(names, parts)
 
     def migrate(self) -> int:
         """Makes tables, columns and partitions that Hive lacks, once per process; how many partitions were missing.

@@ -26,9 +26,9 @@ def node_part(name: str, seen: datetime, cluster: str = "c1") -> Part:
     return Part(table=INVENTORY_NODES, date=seen.date().isoformat(), cluster=cluster, rows=(rows,))
 
 
-def name_of(start: int, end: int, source: str = "bus") -> AppendName:
-    """Name of an append."""
-    return AppendName(source=source, start=start, end=end)
+def name_of(start: int, end: int, source: str = "bus") -> tuple[AppendName, ...]:
+    """Name of an append of one lane."""
+    return (AppendName(source=source, start=start, end=end),)
 
 
 class WarehouseContract:
@@ -67,6 +67,16 @@ class WarehouseContract:
         warehouse.append(name_of(0, 10), (node_part("a", NOON),))
         assert warehouse.append(name_of(0, 5, "other"), (node_part("b", NOON),))
         assert self.nodes(warehouse) == ["a", "b"]
+
+    def test_append_of_several_lanes_is_known_by_each_of_them(self, warehouse: Any, reopened: Any) -> None:
+        both = (*name_of(0, 10), *name_of(3, 5, "other"))
+        assert warehouse.append(both, (node_part("a", NOON),))
+        again = reopened()
+        assert (again.applied_offset("bus"), again.applied_offset("other")) == (10, 5)
+        assert not again.append(both, (node_part("b", NOON),))
+        with pytest.raises(Corrupt, match="up to 5 already"):
+            again.append((*name_of(10, 20), *name_of(3, 5, "other")), (node_part("b", NOON),))
+        assert self.nodes(again) == ["a"]
 
     def test_part_that_fails_takes_the_whole_append_with_it(self, warehouse: Any) -> None:
         def parts() -> Any:

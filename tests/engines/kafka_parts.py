@@ -5,8 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from fleet.settings.pipeline import KafkaSettings
-from pipeline.bus.bus_kafka import KafkaLane, open_lanes
-from pipeline.bus.lanes import LanesRollup
+from pipeline.bus.bus_kafka import open_lanes
 from pipeline.rollup.rollup_duckdb import EmbeddedRollup
 from tests.engines.running import Kafka
 
@@ -36,14 +35,8 @@ def everything_in(settings: KafkaSettings) -> list[bytes]:
 
 def roll_up_topic(settings: KafkaSettings, warehouse: Any, dead_letters: Any = None, **options: Any) -> int:
     """Rolls up all partitions until they are empty; returns how many records could not be read."""
-    topic, _ = open_lanes(settings)
-    lanes: list[KafkaLane] = []
-
-    def rollup_of(partition: int) -> EmbeddedRollup:
-        lanes.append(KafkaLane(settings, topic, partition))
-        return EmbeddedRollup(lanes[-1], warehouse, dead_letters=dead_letters, **{"chunk_bytes": 1 << 24, **options})
-
-    rollup = LanesRollup(lambda: range(topic.partitions), rollup_of)
+    _, lanes = open_lanes(settings)
+    rollup = EmbeddedRollup(lambda: lanes, warehouse, dead_letters=dead_letters, **{"chunk_bytes": 1 << 24, **options})
     corrupt = 0
     while (step := rollup.step()) is not None:
         corrupt += step.corrupt

@@ -174,7 +174,7 @@ def test_rollup_killed_at_any_moment_between_append_and_commit_counts_once(kafka
         fresh = settings.model_copy(update={"group": f"{settings.group}-{moments}"})
         lane = KafkaLane(fresh, topic, 0, crash_point=fuse)
         warehouse = DuckdbWarehouse(tmp_path / str(moments), crash_point=fuse)
-        rollup = EmbeddedRollup(lane, warehouse, chunk_bytes=1)
+        rollup = EmbeddedRollup([lane].copy, warehouse, chunk_bytes=1)
         try:
             while rollup.step() is not None:
                 pass

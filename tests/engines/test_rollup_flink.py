@@ -137,7 +137,7 @@ def test_job_of_other_sql_is_refused_until_the_former_one_is_drained(
 def test_lost_state_is_refused_instead_of_counting_everything_again(
     bus: RowsBus, warehouse: DuckdbWarehouse, shared: SharedProcess, tmp_path: Path
 ) -> None:
-    warehouse.append(AppendName(source=f"flink-{bus.settings.topic}", start=0, end=1), [])
+    warehouse.append((AppendName(source=f"flink-{bus.settings.topic}", start=0, end=1),), [])
     with pytest.raises(Misconfigured, match="state_folder"):
         rollup_of(bus, warehouse, tmp_path / "flink", lambda _token: shared).start()
 

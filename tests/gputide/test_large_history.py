@@ -42,7 +42,7 @@ def session(tmp_path_factory) -> Session:
     rows = rows.cast(arrow_schema(POD_USAGE))
     with closing(DuckdbWarehouse(path / "warehouse")) as warehouse:
         part = Part(table=POD_USAGE, date=SINCE.date().isoformat(), cluster=CLUSTER, rows=(rows,))
-        warehouse.append(AppendName(source="stray", start=0, end=1), [part])
+        warehouse.append((AppendName(source="stray", start=0, end=1),), [part])
     return Session(data_path=path, settings=by_processes(1), now_override=None, is_quiet=True)
 
 

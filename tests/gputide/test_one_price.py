@@ -109,7 +109,7 @@ def _label(data: Path, node: str) -> None:
     rows = pa.Table.from_pylist([row], schema=arrow_schema(INVENTORY_NODES))
     with closing(DuckdbWarehouse(open_data_folder(data, create=False).warehouse)) as store:
         part = Part(table=INVENTORY_NODES, date="2026-01-12", cluster="demo", rows=(rows,), seen=None)
-        assert store.append(AppendName(source="labels", start=0, end=1), [part])
+        assert store.append((AppendName(source="labels", start=0, end=1),), [part])
 
 
 @pytest.fixture

@@ -130,7 +130,7 @@ def intake_of(
 
 def roll_up(bus: Any, warehouse: RollupTarget, chunk_bytes: int = 1 << 24) -> None:
     """Rolls up until the bus is empty."""
-    rollup = EmbeddedRollup(bus, warehouse, chunk_bytes=chunk_bytes)
+    rollup = EmbeddedRollup(lambda: (bus,), warehouse, chunk_bytes=chunk_bytes)
     while rollup.step() is not None:
         pass
 

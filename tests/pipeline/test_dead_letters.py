@@ -31,7 +31,7 @@ def test_unreadable_record_is_kept_with_its_place_and_reason_and_the_others_are_
     bus.append(b"none of ours")
     intake_of(bus).take(body_of(samples[20:]), Version.V2)
     letters = FileDeadLetters(tmp_path / "dead")
-    step = EmbeddedRollup(bus, warehouse, chunk_bytes=1 << 20, dead_letters=letters).step()
+    step = EmbeddedRollup(lambda: (bus,), warehouse, chunk_bytes=1 << 20, dead_letters=letters).step()
     assert step is not None
     assert step.corrupt == len(letters) == 1
     (record,) = (tmp_path / "dead").glob("*.record")
@@ -51,7 +51,7 @@ def test_nothing_is_committed_while_a_dead_letter_cannot_be_kept(tmp_path):
 
     bus, warehouse = file_bus(tmp_path / "bus"), DuckdbWarehouse(tmp_path / "warehouse")
     bus.append(b"none of ours")
-    rollup = EmbeddedRollup(bus, warehouse, chunk_bytes=1 << 20, dead_letters=Unreachable())
+    rollup = EmbeddedRollup(lambda: (bus,), warehouse, chunk_bytes=1 << 20, dead_letters=Unreachable())
     with pytest.raises(Unavailable):
         rollup.step()
     assert bus.committed() == 0

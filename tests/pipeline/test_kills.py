@@ -60,7 +60,7 @@ class Life:
         bus = file_bus(self.folder / "bus", segment_bytes=4000, crash_point=self.crash_point)
         warehouse = DuckdbWarehouse(self.folder / "warehouse", crash_point=self.crash_point)
         intake = intake_of(bus)
-        rollup = EmbeddedRollup(bus, warehouse, chunk_bytes=2000)
+        rollup = EmbeddedRollup(lambda: (bus,), warehouse, chunk_bytes=2000)
 
         def send(random: np.random.Generator, between: Callable[[], object]) -> None:
             while True:

@@ -9,9 +9,9 @@ from typing import Any
 
 import pytest
 
-from fleet.schema import CARD_USAGE, POD_USAGE
+from fleet.schema import CARD_USAGE, POD_USAGE, Measure
 from pipeline.bus.bus_file import FileBus
-from pipeline.bus.lanes import LanesRollup, split_sections
+from pipeline.bus.lanes import split_sections
 from pipeline.receiver.intake import Answer, Intake
 from pipeline.receiver.record_writer import RecordWriter
 from pipeline.receiver.repeats import Repeats
@@ -21,6 +21,8 @@ from pipeline.remote_write.decode import Decoder, Version
 from pipeline.rollup.rollup_duckdb import EmbeddedRollup
 from pipeline.warehouse.warehouse_duckdb import DuckdbWarehouse
 from tests.pipeline.builders import (
+    START_MS,
+    Sample,
     body_limits,
     body_of,
     expected_rows,
@@ -94,9 +96,7 @@ def test_any_number_of_lanes_gives_the_same_rows(tmp_path: Path, lanes: int) -> 
     bus = Folders(tmp_path / "bus", lanes)
     sent_to(bus, samples)
     warehouse = DuckdbWarehouse(tmp_path / "warehouse")
-    rollup = LanesRollup(
-        lambda: range(lanes), lambda lane: EmbeddedRollup(bus.buses[lane], warehouse, chunk_bytes=2000)
-    )
+    rollup = EmbeddedRollup(lambda: bus.buses, warehouse, chunk_bytes=2000)
     while rollup.step() is not None:
         pass
     for table in (POD_USAGE, CARD_USAGE):
@@ -108,17 +108,42 @@ def test_lane_that_appears_later_is_taken_in(tmp_path: Path) -> None:
     bus = Folders(tmp_path / "bus", 2)
     sent_to(bus, samples)
     warehouse = DuckdbWarehouse(tmp_path / "warehouse")
-    known = [0]
-    rollup = LanesRollup(
-        lambda: tuple(known), lambda lane: EmbeddedRollup(bus.buses[lane], warehouse, chunk_bytes=1 << 20)
-    )
+    known = bus.buses[:1]
+    rollup = EmbeddedRollup(lambda: known, warehouse, chunk_bytes=1 << 20)
     while rollup.step() is not None:
         pass
     assert stored_rows(warehouse, CARD_USAGE) != expected_rows(samples, CARD_USAGE)
-    known.append(1)
+    known.append(bus.buses[1])
     while rollup.step() is not None:
         pass
     assert stored_rows(warehouse, CARD_USAGE) == expected_rows(samples, CARD_USAGE)
+
+
+def test_one_step_takes_all_lanes_and_makes_the_files_of_one(tmp_path: Path) -> None:
+    samples = small_fleet(pods=8, hours=1)
+    bus = Folders(tmp_path / "bus", 5)
+    sent_to(bus, samples)
+    warehouse = DuckdbWarehouse(tmp_path / "warehouse")
+    rollup = EmbeddedRollup(lambda: bus.buses, warehouse, chunk_bytes=1 << 20)
+    assert rollup.step() is not None
+    assert rollup.step() is None
+    assert all(lane.waiting_bytes == 0 for lane in bus.buses)
+    assert len(warehouse.files.live()) == 4  # rows and index of two tables
+    assert stored_rows(warehouse, CARD_USAGE) == expected_rows(samples, CARD_USAGE)
+
+
+def test_a_step_that_has_enough_begins_with_the_next_lane_the_next_time(tmp_path: Path) -> None:
+    bus = Folders(tmp_path / "bus", 3)
+    for pod in range(6):
+        for minute in range(20):
+            sample = Sample(pod, Measure.POWER, START_MS + 60_000 * minute, 1.0, of_card=True)
+            sent_to(bus, [sample], bodies=1)
+    warehouse = DuckdbWarehouse(tmp_path / "warehouse")
+    rollup = EmbeddedRollup(lambda: bus.buses, warehouse, chunk_bytes=1 << 20, rows_per_step_max=5)
+    waiting = [lane.waiting_bytes for lane in bus.buses]
+    for _ in range(3):
+        rollup.step()
+    assert all(lane.waiting_bytes < before for lane, before in zip(bus.buses, waiting, strict=True))
 
 
 def test_a_large_body_becomes_several_records_with_the_rows_of_one(tmp_path: Path) -> None:

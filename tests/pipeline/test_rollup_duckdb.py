@@ -12,7 +12,6 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from structlog.testing import capture_logs
 
-from fleet.errors import Unavailable
 from fleet.schema import Measure
 from pipeline.remote_write.decode import Version
 from pipeline.rollup.rollup_duckdb import EmbeddedRollup
@@ -124,12 +123,11 @@ def test_step_stops_reading_when_it_has_enough_rows_and_goes_on_from_there(tmp_p
     bus, warehouse = file_bus(tmp_path / "bus"), DuckdbWarehouse(tmp_path / "warehouse")
     for sample in samples:
         intake_of(bus).take(body_of([sample]), Version.V2)
-    rollup = EmbeddedRollup(bus, warehouse, chunk_bytes=1 << 24, rows_per_step_max=10)
+    rollup = EmbeddedRollup(lambda: (bus,), warehouse, chunk_bytes=1 << 24, rows_per_step_max=10)
     steps = []
     while (step := rollup.step()) is not None:
         steps.append(step)
     assert [step.samples for step in steps[:-1]] == [10] * (len(steps) - 1)
-    assert [step.start for step in steps[1:]] == [step.end for step in steps[:-1]]
     assert stored_rows(warehouse, USAGE_TABLES[0]) == expected_rows(samples, USAGE_TABLES[0])
 
 
@@ -139,7 +137,7 @@ def test_record_that_is_none_of_ours_is_counted_and_the_rest_rolled_up(tmp_path)
     bus.append(b"foreign")
     bus.append(b"GTR1" + b"\0" * 40)
     intake_of(bus).take(body_of([sample]), Version.V2)
-    step = EmbeddedRollup(bus, warehouse, chunk_bytes=1 << 20).step()
+    step = EmbeddedRollup(lambda: (bus,), warehouse, chunk_bytes=1 << 20).step()
     assert step is not None
     assert (step.records, step.corrupt, step.samples) == (3, 2, 1)
     assert stored_rows(warehouse, USAGE_TABLES[0]) == expected_rows([sample], USAGE_TABLES[0])
@@ -158,16 +156,6 @@ def test_a_warehouse_that_lacks_what_its_bus_is_committed_to_is_warned_of_and_no
     assert warned == [[], [], [True]]
 
 
-def test_two_rollups_into_one_warehouse_are_refused_by_name(tmp_path):
-    bus = file_bus(tmp_path / "bus")
-    intake_of(bus).take(body_of([Sample(0, Measure.DUTY_CYCLE, START_MS, 0.5)]), Version.V2)
-    first, second = DuckdbWarehouse(tmp_path / "w"), DuckdbWarehouse(tmp_path / "w")
-    roll_up(bus, first)
-    intake_of(bus).take(body_of([Sample(0, Measure.DUTY_CYCLE, START_MS + 5, 0.5)]), Version.V2)
-    with pytest.raises(Unavailable, match=f"process {os.getpid()} holds it"):
-        roll_up(bus, second)
-
-
 _ROLLUP = """
 import os, signal, sys
 from pathlib import Path
@@ -181,7 +169,7 @@ def crash_point(name):
         os.kill(os.getpid(), signal.SIGKILL)
 folder = Path(sys.argv[1])
 bus = FileBus(folder / "bus", segment_bytes=1 << 20, bytes_max=1 << 24, crash_point=crash_point)
-rollup = EmbeddedRollup(bus, DuckdbWarehouse(folder / "warehouse", crash_point=crash_point), chunk_bytes=600)
+rollup = EmbeddedRollup(lambda: (bus,), DuckdbWarehouse(folder / "warehouse", crash_point=crash_point), chunk_bytes=600)
 while rollup.step() is not None:
     pass
 """

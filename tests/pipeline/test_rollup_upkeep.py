@@ -45,7 +45,7 @@ def test_upkeep_is_done_piece_by_piece_once_it_is_due_and_the_bus_is_empty(tmp_p
     def upkeep():
         return compact(warehouse, now=NOON, files_max=1)
 
-    inner = EmbeddedRollup(bus, warehouse, chunk_bytes=1 << 20)
+    inner = EmbeddedRollup(lambda: (bus,), warehouse, chunk_bytes=1 << 20)
     rollup = TendingRollup(inner, upkeep, every_seconds=100, now_seconds=clock)
     assert rollup.step() is None
     assert merges_left(warehouse) == 2
@@ -70,7 +70,7 @@ def test_upkeep_that_has_waited_as_long_again_is_done_while_the_bus_is_never_emp
 
     class NeverEmpty:
         def step(self) -> RollupStep:
-            return RollupStep(start=0, end=1, records=1, corrupt=0, samples=1, repeats=0, rows=1)
+            return RollupStep(records=1, corrupt=0, samples=1, repeats=0, late=0, rows=1)
 
     def upkeep():
         return compact(warehouse, now=NOON, files_max=1)
@@ -97,7 +97,8 @@ def test_upkeep_that_failed_begins_anew(tmp_path, warehouse):
             raise Unavailable("cannot reach it")
         yield from compact(warehouse, now=NOON, files_max=1)
 
-    inner = EmbeddedRollup(file_bus(tmp_path / "bus"), warehouse, chunk_bytes=1 << 20)
+    bus = file_bus(tmp_path / "bus")
+    inner = EmbeddedRollup(lambda: (bus,), warehouse, chunk_bytes=1 << 20)
     rollup = TendingRollup(inner, upkeep, every_seconds=1, now_seconds=clock)
     clock.seconds = 1
     with pytest.raises(Unavailable):

@@ -106,7 +106,7 @@ def test_day_with_windows_of_two_lengths_keeps_its_history_through_a_compaction(
             for minute in range(first, last, window_seconds // 60)
         ]
         intake_of(bus).take(body_of(samples), Version.V2)
-        rollup = EmbeddedRollup(bus, warehouse, chunk_bytes=1 << 24, window_seconds=window_seconds)
+        rollup = EmbeddedRollup(lambda: (bus,), warehouse, chunk_bytes=1 << 24, window_seconds=window_seconds)
         while rollup.step() is not None:
             pass
     before = warehouse.history("c1").slices
@@ -128,6 +128,7 @@ def test_rows_that_came_between_two_pieces_of_upkeep_are_merged_too(tmp_path):
     next(pieces)
     files.append(name_of(4, 5), (node_part("late", days[1]),))
     next(pieces)
+    assert next(pieces, None) is None
     for start, node in enumerate("efg", start=5):
         files.append(name_of(start, start + 1), (node_part(node, days[1]),))
     list(compact(ParquetReads(files), now=NOW, files_max=1))

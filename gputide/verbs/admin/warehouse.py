@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Iterable
 from typing import Annotated
 
@@ -14,7 +15,7 @@ from gputide.container.warehouse import open_warehouse
 from gputide.options import answering
 from gputide.output import Answer, Listing
 from gputide.session import Session, session_of
-from pipeline.warehouse.compact import Upkeep, compact, remove_replaced, retain
+from pipeline.warehouse.compact import Upkeep, compact, remove_replaced, retain, tidy_indexes
 from pipeline.warehouse.warehouse_duckdb import DuckdbWarehouse
 
 app = typer.Typer(no_args_is_help=True, help="Upkeep of the warehouse. Example: gputide admin warehouse compact")
@@ -31,10 +32,12 @@ def compact_files(
     session: Session,
     keep_seconds: KeepOption = None,
 ) -> Answer:
-    """Merge the files of partitions that have more than warehouse.files_max."""
+    """Merge the files of partitions that have more than warehouse.files_max, and close days (rollup.late_days)."""
     policy, now = session.settings.warehouse, session.now()
+    late_days = session.settings.rollup.late_days
     with open_warehouse(session.folder(), session.settings) as warehouse:
         done = list(compact(warehouse, now=now, files_max=policy.files_max))
+        deque(tidy_indexes(warehouse, now=now, files_max=policy.files_max, late_days=late_days), maxlen=0)
         removed = remove_replaced(warehouse, now=now, keep_seconds=_kept_seconds(session, keep_seconds))
     return _answer_of(done, removed, "merged")
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import signal
 import time
+from collections.abc import Callable
 from contextlib import ExitStack
 from enum import StrEnum
 from types import FrameType
@@ -47,7 +48,10 @@ def rollup(
     engine: Annotated[RollupEngine, typer.Option(help="What adds up: this process, or Flink.")] = RollupEngine.DUCKDB,
     explain: Annotated[bool, typer.Option(help="Print the SQL of the Flink job, without secrets, and end.")] = False,
 ) -> None:
-    """Take samples from the bus and add their windows to the warehouse, exactly once."""
+    """Take samples from the bus and add their windows to the warehouse, exactly once.
+
+    Several processes may run on one data folder: they share the lanes of the bus.
+    """
     session = session_of(context)
     if explain:
         from gputide.container.flink import job_statements
@@ -58,7 +62,7 @@ def rollup(
     is_under_way = False
     with ExitStack() as opened:
         metrics = opened.enter_context(open_own_metrics(session.settings, "rollup", RollupMetrics))
-        worker, flink = _opened(engine, session, opened, metrics)
+        worker, is_drained, flink = _opened(engine, session, opened, metrics)
         signal.signal(signal.SIGTERM, _interrupt)
         try:
             if flink is not None and drain:
@@ -72,7 +76,7 @@ def rollup(
                     rows, samples, corrupt = rows + step.rows, samples + step.samples, corrupt + step.corrupt
                     if step.samples < LITTLE_ROWS and not drain and flink is None:
                         time.sleep(max(0.0, began + session.settings.rollup.pause_seconds - time.monotonic()))
-                elif drain:
+                elif drain and is_drained():
                     break
                 else:
                     time.sleep(IDLE_SECONDS)
@@ -99,17 +103,17 @@ def _step_or_wait(worker: Rollup) -> RollupStep | None:
 
 def _opened(
     engine: RollupEngine, session: Session, opened: ExitStack, metrics: RollupMetrics
-) -> tuple[Rollup, FlinkRollup | None]:
+) -> tuple[Rollup, Callable[[], bool], FlinkRollup | None]:
     folder, settings = session.folder(create=True), session.settings
     if engine is RollupEngine.DUCKDB:
-        rollup = opened.enter_context(open_rollup(folder, settings))
+        embedded = opened.enter_context(open_rollup(folder, settings))
         if settings.bus.kind is BusKind.FILE:
             opened.enter_context(metrics.waiting_bytes.following(lambda: waiting_bytes(folder, settings)))
-        return CountedRollup(rollup, metrics), None
+        return CountedRollup(embedded.rollup, metrics), embedded.is_drained, None
     from gputide.container.flink import open_flink_rollup
 
     flink_rollup, flink = opened.enter_context(open_flink_rollup(folder, settings))
-    return CountedRollup(flink_rollup, metrics), flink
+    return CountedRollup(flink_rollup, metrics), lambda: True, flink
 
 
 def _interrupt(_number: int, _frame: FrameType | None) -> None:

@@ -1,0 +1,106 @@
+"""Processes that share a warehouse share the lanes of its bus, evenly, and take those of one that is dead."""
+
+from __future__ import annotations
+
+import os
+from contextlib import closing
+from pathlib import Path
+
+import pytest
+
+from fleet.schema import CARD_USAGE, POD_USAGE
+from pipeline.bus.bus_file import FileBus
+from pipeline.remote_write.decode import Version
+from pipeline.rollup.held_lanes import HeldLanes
+from pipeline.rollup.rollup_duckdb import EmbeddedRollup
+from pipeline.warehouse.warehouse_duckdb import DuckdbWarehouse
+from tests.crashes import DeadlyFuse, was_killed
+from tests.pipeline.builders import body_of, expected_rows, file_bus, intake_of, small_fleet, stored_rows
+
+
+class Place:
+    """A bus of several lanes beside a warehouse; each process, and each test, opens its own."""
+
+    def __init__(self, folder: Path, lanes: int) -> None:
+        self.folder = folder
+        self.lanes = lanes
+
+    def lane(self, number: int) -> FileBus:
+        return file_bus(self.folder / f"bus-{number}")
+
+    def held(self) -> HeldLanes:
+        return HeldLanes(self.folder / "warehouse", lambda: range(self.lanes), self.lane)
+
+
+def numbers(place: Place, held: HeldLanes) -> set[int]:
+    sources = {place.lane(number).source: number for number in range(place.lanes)}
+    return {sources[lane.source] for lane in held.now()}  # type: ignore[attr-defined]
+
+
+def settled(place: Place, all_held: list[HeldLanes]) -> list[set[int]]:
+    """What each has, once those that came first gave up what is beyond their share."""
+    for held in all_held:
+        held.now()
+    return [numbers(place, held) for held in all_held]
+
+
+@pytest.mark.parametrize(("lanes", "workers"), [(1, 1), (8, 2), (8, 3), (24, 4), (2, 4)])
+def test_lanes_are_spread_evenly_and_each_is_held_once(tmp_path: Path, lanes: int, workers: int) -> None:
+    place = Place(tmp_path, lanes)
+    all_held = [place.held() for _ in range(workers)]
+    shares = settled(place, all_held)
+    assert sorted(lane for share in shares for lane in share) == list(range(lanes))
+    assert max(map(len, shares)) == -(-lanes // workers)
+    all_held[0].close()
+    shares = settled(place, all_held[1:])
+    assert {lane for share in shares for lane in share} == (set(range(lanes)) if workers > 1 else set())
+    for held in all_held:
+        held.close()
+
+
+def test_lane_that_appears_later_is_taken(tmp_path: Path) -> None:
+    place = Place(tmp_path, 1)
+    with closing(place.held()) as held:
+        assert numbers(place, held) == {0}
+        place.lanes = 3
+        assert numbers(place, held) == {0, 1, 2}
+
+
+@pytest.mark.filterwarnings("ignore:This process:DeprecationWarning")
+def test_lanes_of_a_killed_process_are_taken_and_go_on_where_it_was(tmp_path: Path) -> None:
+    place = Place(tmp_path, 2)
+    samples = small_fleet(pods=4, hours=2)
+    for number in range(2):
+        with closing(place.lane(number)) as bus:
+            for piece in range(4):
+                intake_of(bus).take(body_of(samples[4 * number + piece :: 8]), Version.V2)
+
+    def work() -> None:
+        fuse = DeadlyFuse(12)
+        with closing(place.held()) as held:
+            rollup = EmbeddedRollup(
+                held.now, DuckdbWarehouse(tmp_path / "warehouse", crash_point=fuse), chunk_bytes=200
+            )
+            while rollup.step() is not None:
+                pass
+
+    assert was_killed(work)
+    with closing(place.held()) as held, closing(DuckdbWarehouse(tmp_path / "warehouse")) as warehouse:
+        rollup = EmbeddedRollup(held.now, warehouse, chunk_bytes=2000)
+        assert not held.is_empty()
+        while rollup.step() is not None:
+            pass
+        assert held.is_empty()
+        for table in (POD_USAGE, CARD_USAGE):
+            assert stored_rows(warehouse, table) == expected_rows(samples, table)
+
+
+def test_what_waits_on_a_lane_of_another_process_is_not_drained(tmp_path: Path) -> None:
+    place = Place(tmp_path, 1)
+    with closing(place.lane(0)) as bus:
+        intake_of(bus).take(body_of(small_fleet(pods=1, hours=1)), Version.V2)
+    with closing(place.held()) as first, closing(place.held()) as second:
+        assert numbers(place, first) == {0}
+        assert numbers(place, second) == set()
+        assert not second.is_empty()
+        assert (tmp_path / "warehouse/lanes/lane-0.lock").read_text().strip() == str(os.getpid())
