@@ -92,15 +92,29 @@ def load_planned(session: Session, cluster: str | None = None) -> Analysed:
     Of a large fleet each part is analysed in its own steps, and then kept in longer ones.
     """
     stored = _stored(session.folder(), session.settings, session.now(), cluster, rows_max=WHOLE_CELLS_MAX)
-    step_seconds = plan_step_seconds(stored.slices.layout)
-    if stored.is_small and step_seconds == stored.slices.layout.step_seconds:
-        return _whole(session, stored)
-    cards = None if stored.cards is None else stored.cards.layout
-    wanted = _Wanted(
-        slices=_Kept(stored.slices.layout, step_seconds),
-        cards=None if cards is None else _Kept(cards, _fitting(step_seconds, cards)),
+    wanted = _planned_steps(stored)
+    return _whole(session, stored) if wanted is None else _in_parts(session, stored, wanted)
+
+
+def load_judged(session: Session) -> History:
+    """The history that a back-test plays plans on: the one that `plan make` would make its plan from."""
+    stored = _stored(session.folder(), session.settings, session.now(), None, rows_max=WHOLE_CELLS_MAX)
+    wanted = _planned_steps(stored)
+    if wanted is None:
+        return stored.whole()
+    _looked_at(session, stored, wanted, analyses=False)
+    return wanted.history(stored.inventory)
+
+
+def _planned_steps(stored: StoredHistory) -> _Wanted | None:
+    """What is kept of each part for a plan; None where the whole is read."""
+    slices, cards = stored.slices.layout, None if stored.cards is None else stored.cards.layout
+    step_seconds = plan_step_seconds(slices)
+    if stored.is_small and step_seconds == slices.step_seconds:
+        return None
+    return _Wanted(
+        slices=_Kept(slices, step_seconds), cards=None if cards is None else _Kept(cards, _fitting(step_seconds, cards))
     )
-    return _in_parts(session, stored, wanted)
 
 
 def load_drawn(
@@ -258,10 +272,16 @@ def _some(planes: Mapping[Measure, Float32], only: frozenset[Measure] | None) ->
 
 
 def _analysed(session: Session, stored: StoredHistory, wanted: _Wanted | None) -> Profiles:
-    """The profiles of a large fleet, part by part, by as many processes as are set; fills what is wanted."""
+    """The profiles of a large fleet; fills what is wanted."""
+    found = _looked_at(session, stored, wanted, analyses=True)
+    return joined_profiles(found, settings=session.settings.analyzer)
+
+
+def _looked_at(session: Session, stored: StoredHistory, wanted: _Wanted | None, *, analyses: bool) -> list[PartFigures]:
+    """A large fleet, part by part, by as many processes as are set: figures of each part, if asked for, and what is wanted."""
     settings = session.settings.analyzer
     cuts = _cuts(stored)
-    with_workloads = len(cuts)
+    with_workloads = len(cuts) if analyses else 0
     if wanted is not None:
         cuts.append(_rest(stored, cuts))
     found: list[PartFigures] = []
@@ -287,7 +307,7 @@ def _analysed(session: Session, stored: StoredHistory, wanted: _Wanted | None) -
                 wanted.slices.add(done.slices, part.slice_rows)
             if wanted is not None and wanted.cards is not None and done.cards is not None:
                 wanted.cards.add(done.cards, part.card_rows)
-    return joined_profiles(found, settings=settings)
+    return found
 
 
 def _cuts(stored: StoredHistory) -> list[Cut]:

@@ -152,6 +152,9 @@ def test_hours_that_are_kept_part_by_part_are_those_of_the_whole(session: Sessio
     assert coarse.cards is not None
     assert_same(planned.cards, coarse.cards)
     assert profiles == history.load_profiles(session)
+    judged = history.load_judged(session)
+    assert judged.inventory == planned.inventory
+    assert_same(judged.slices, planned.slices)
 
 
 @pytest.mark.usefixtures("small_parts")

@@ -15,7 +15,7 @@ from fleet.documents import document
 from fleet.errors import Misconfigured
 from fleet.units import format_percent
 from gputide.container.cluster import own_cluster
-from gputide.container.history import load_history
+from gputide.container.history import load_judged
 from gputide.container.relief import relief_counted_on
 from gputide.options import answering
 from gputide.output import Answer, Listing
@@ -41,7 +41,7 @@ def backtest(
     """Judge what plans would have saved and harmed, beside naive rules: per preset, on days they had not seen."""
     session, _ = as_scanned(session, None)
     folder, now = session.folder(), session.now()
-    history = load_history(folder, session.settings, now)
+    history = load_judged(session)
     is_own = own_cluster(folder, session.settings) in (None, history.inventory.cluster)
     report = run_backtest(
         history,
