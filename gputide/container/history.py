@@ -278,7 +278,7 @@ def _analysed(session: Session, stored: StoredHistory, wanted: _Wanted | None) -
 
 
 def _looked_at(session: Session, stored: StoredHistory, wanted: _Wanted | None, *, analyses: bool) -> list[PartFigures]:
-    """A large fleet, part by part, by as many processes as are set: figures of each part, if asked for, and what is wanted."""
+    """Figures of each part, if asked for, by as many processes as are set; fills what is wanted."""
     settings = session.settings.analyzer
     cuts = _cuts(stored)
     with_workloads = len(cuts) if analyses else 0
