@@ -45,8 +45,10 @@ HISTORY_DAYS = 28
 
 WHOLE_CELLS_MAX = 10_000_000
 """Steps of slices that are read, analysed and planned for as one: 250 cards over four weeks of minutes."""
+PLAN_CELLS_MAX = 20_000_000
+"""Steps of slices that a plan is made from where there are more: five thousand cards in steps of ten minutes."""
 LONGER_SECONDS = (600, 1800, 3600)
-"""Steps in which a plan is made for more; the first with which no more than these cells are left, else the last. Longer
+"""Those steps; the first with which no more than these cells are left, else the last. Longer
 steps see less of short contention: by the hour plans of the low preset realised two to three times what they do by ten
 minutes, of the medium preset one and a half times."""
 CELLS_PER_PART = 2_000_000
@@ -81,7 +83,7 @@ def load_history(folder: DataFolder, settings: Settings, now: datetime, *, clust
 def load_profiles(session: Session, cluster: str | None = None) -> Profiles:
     """What the analyzer makes of that history as of the session's now; a large one is never in memory as a whole."""
     stored = _stored(session.folder(), session.settings, session.now(), cluster, rows_max=WHOLE_CELLS_MAX)
-    if stored.is_small:
+    if _is_small(stored):
         return profiled(stored.whole(), session.settings, session.now())
     return _analysed(session, stored, None)
 
@@ -110,7 +112,7 @@ def _planned_steps(stored: StoredHistory) -> _Wanted | None:
     """What is kept of each part for a plan; None where the whole is read."""
     slices, cards = stored.slices.layout, None if stored.cards is None else stored.cards.layout
     step_seconds = plan_step_seconds(slices)
-    if stored.is_small and step_seconds == slices.step_seconds:
+    if _is_small(stored) and step_seconds == slices.step_seconds:
         return None
     return _Wanted(
         slices=_Kept(slices, step_seconds), cards=None if cards is None else _Kept(cards, _fitting(step_seconds, cards))
@@ -128,13 +130,19 @@ def load_drawn(
         peak: measures of which the peaks are kept.
     """
     stored = _stored(session.folder(), session.settings, session.now(), cluster, rows_max=WHOLE_CELLS_MAX)
-    if stored.is_small:
+    if _is_small(stored):
         return _whole(session, stored)
     layout = stored.slices.layout
-    is_long = len(layout.keys) * layout.steps > cells_max
+    is_long = _cells(layout) > cells_max
     step_seconds = _fitting(LONGER_SECONDS[-1], layout) if is_long else layout.step_seconds
     wanted = _Wanted(slices=_Kept(layout, step_seconds), cards=None, mean=frozenset(mean), peak=frozenset(peak))
     return _in_parts(session, stored, wanted)
+
+
+def _is_small(stored: StoredHistory) -> bool:
+    """Whether it is read as a whole: by its rows, and by its cells, for pods that lived for an hour have few rows."""
+    grids = [grid.layout for grid in (stored.slices, stored.cards) if grid is not None]
+    return stored.is_small and all(_cells(grid) <= WHOLE_CELLS_MAX for grid in grids)
 
 
 def _whole(session: Session, stored: StoredHistory) -> Analysed:
@@ -178,10 +186,15 @@ def for_plan(history: History) -> History:
 
 def plan_step_seconds(grid: Layout | UsageGrid[Any]) -> int:
     """Length of the steps in which a plan is made from these."""
-    longer = (it for it in LONGER_SECONDS if it > grid.step_seconds and it % grid.step_seconds == 0)
-    fitting = [grid.step_seconds, *longer]
-    few = [it for it in fitting if len(grid.keys) * grid.steps * grid.step_seconds // it <= WHOLE_CELLS_MAX]
-    return few[0] if few else fitting[-1]
+    longer = [it for it in LONGER_SECONDS if it > grid.step_seconds and it % grid.step_seconds == 0]
+    if _cells(grid) <= WHOLE_CELLS_MAX:
+        return grid.step_seconds
+    few = [it for it in longer if _cells(grid) * grid.step_seconds // it <= PLAN_CELLS_MAX]
+    return few[0] if few else [grid.step_seconds, *longer][-1]
+
+
+def _cells(grid: Layout | UsageGrid[Any]) -> int:
+    return len(grid.keys) * grid.steps
 
 
 def _fitting(step_seconds: int, grid: Layout | UsageGrid[Any]) -> int:
@@ -341,7 +354,7 @@ def _scratch(folder: DataFolder) -> Iterator[Path]:
 
 
 def _slices_per_part(grid: Layout | UsageGrid[Any]) -> int:
-    cells = WHOLE_CELLS_MAX if len(grid.keys) * grid.steps <= WHOLE_CELLS_MAX else CELLS_PER_PART
+    cells = WHOLE_CELLS_MAX if _cells(grid) <= WHOLE_CELLS_MAX else CELLS_PER_PART
     return max(1, cells // max(1, grid.steps))
 
 

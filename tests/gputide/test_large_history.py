@@ -56,6 +56,7 @@ def by_processes(count: int) -> Settings:
 def small_parts(monkeypatch) -> None:
     """Parts of seven slices; plans by the hour."""
     monkeypatch.setattr(history, "WHOLE_CELLS_MAX", 0)
+    monkeypatch.setattr(history, "PLAN_CELLS_MAX", 0)
     monkeypatch.setattr(history, "CELLS_PER_PART", 7 * DAYS * 1440)
 
 
@@ -81,6 +82,18 @@ def assert_same(one: UsageGrid, other: UsageGrid) -> None:
         assert list(planes) == list(others)
         for measure, values in planes.items():
             np.testing.assert_array_equal(values, others[measure])
+
+
+def test_pods_that_lived_briefly_count_by_the_steps_that_they_would_fill(session: Session, monkeypatch) -> None:
+    """A part's folder is made for a history of few rows, too, if its grid is large."""
+    whole = whole_of(session)
+    cells = max(len(grid.keys) * grid.steps for grid in (whole.slices, whole.cards) if grid is not None)
+    stored = DuckdbWarehouse(session.data_path / "warehouse").stored_history(CLUSTER, rows_max=cells * 9)
+    assert stored.is_small
+    monkeypatch.setattr(history, "WHOLE_CELLS_MAX", cells * 9)
+    assert history._is_small(stored)
+    monkeypatch.setattr(history, "WHOLE_CELLS_MAX", cells // 9)
+    assert not history._is_small(stored)
 
 
 def test_a_fleet_in_parts_has_the_profiles_of_the_whole(monkeypatch) -> None:
@@ -205,6 +218,7 @@ def test_steps_of_a_plan_are_the_shortest_that_fit(session: Session, monkeypatch
         (0, 3600),
     ):
         monkeypatch.setattr(history, "WHOLE_CELLS_MAX", cells_max)
+        monkeypatch.setattr(history, "PLAN_CELLS_MAX", cells_max)
         assert history.plan_step_seconds(grid) == seconds, cells_max
         planned = history.for_plan(whole)
         assert (planned is whole) == (seconds == 60)
