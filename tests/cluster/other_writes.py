@@ -419,7 +419,9 @@ def _of_nodes_and_pods(api: Api, namespace: str) -> Iterator[OtherWrite]:
         ("metadata.annotations.hami~io/node-nvidia-register", "[]"),
     )
     yield from _of_object("Node", "/api/v1/nodes/theirs", node, (*OBJECT_CHANGES, *of_node))
-    api.create(f"/api/v1/namespaces/{namespace}/pods", {"metadata": {"name": "mine", "labels": _LABELS}, **_ONE})
+    # Controllers of the owners above would adopt a pod with their labels, and remove what is one too many.
+    alone = {"metadata": {"name": "mine", "labels": {"app": "alone"}}, **_ONE}
+    api.create(f"/api/v1/namespaces/{namespace}/pods", alone)
     here = f"/api/v1/namespaces/{namespace}/pods/mine"
     pod = api.ask("GET", here)
     del pod["metadata"]["resourceVersion"]
