@@ -96,5 +96,5 @@ class HeldLanes:
 
     def _give_up(self, lane: int) -> None:
         lock, opened = self._held.pop(lane)
-        opened.close()
-        lock.release()
+        with lock:
+            opened.close()

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from fleet.errors import Unavailable
 from fleet.schema import CARD_USAGE, POD_USAGE
 from pipeline.bus.bus_file import FileBus
 from pipeline.remote_write.decode import Version
@@ -104,3 +105,44 @@ def test_what_waits_on_a_lane_of_another_process_is_not_drained(tmp_path: Path) 
         assert numbers(place, second) == set()
         assert not second.is_empty()
         assert (tmp_path / "warehouse/lanes/lane-0.lock").read_text().strip() == str(os.getpid())
+
+
+def test_lane_that_can_not_be_closed_is_let_go_nevertheless(tmp_path: Path) -> None:
+    class Stuck(FileBus):
+        def close(self) -> None:
+            super().close()
+            raise Unavailable("cannot close: brokers are away")
+
+    place = Place(tmp_path, 1)
+    buses = [Stuck(tmp_path / "bus-0", segment_bytes=1 << 20, bytes_max=1 << 30)]
+    held = HeldLanes(tmp_path / "warehouse", lambda: range(1), lambda _lane: buses[0])
+    assert held.now() == buses
+    with pytest.raises(Unavailable):
+        held.close()
+    with closing(place.held()) as other:
+        assert numbers(place, other) == {0}
+
+
+def test_lane_whose_commit_failed_goes_on_behind_what_the_warehouse_has(tmp_path: Path) -> None:
+    samples = small_fleet(pods=4, hours=2)
+    is_away = [False]
+
+    def crash_point(name: str) -> None:
+        if name == "before commit" and is_away[0]:
+            raise Unavailable("cannot commit: brokers are away")
+
+    lanes = [file_bus(tmp_path / f"bus-{number}", crash_point=crash_point) for number in range(2)]
+    with closing(DuckdbWarehouse(tmp_path / "warehouse")) as warehouse:
+        rollup = EmbeddedRollup(lambda: lanes, warehouse, chunk_bytes=1 << 20)
+        for piece in range(3):
+            for lane in lanes:
+                intake_of(lane).take(body_of(samples[piece::3]), Version.V2)
+            is_away[0] = piece == 1
+            try:
+                rollup.step()
+            except Unavailable:
+                assert piece == 1
+        assert rollup.step() is None
+        for table in (CARD_USAGE, POD_USAGE):
+            assert stored_rows(warehouse, table) == expected_rows(samples, table)
+    assert all(lane.waiting_bytes == 0 for lane in lanes)
