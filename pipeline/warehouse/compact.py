@@ -65,19 +65,22 @@ def compact(warehouse: ParquetReads, *, now: datetime, files_max: int) -> Iterat
 
 
 def tidy_indexes(
-    warehouse: ParquetReads, *, now: datetime, files_max: int, late_days: int
+    warehouse: ParquetReads, *, now: datetime, files_max: int, late_days: int, reached_ms: int | None = None
 ) -> Iterator[PartitionFolder]:
     """Closes days and merges the indexes of others by the hour, one partition per step; raises as `compact`.
 
     Args:
         late_days: whole days between a day that is closed and that of its cluster's newest sample, or today.
+        reached_ms: how far the bus was taken in, where some of it waits; what waits there was acknowledged, so that
+            days count back from this where it is earlier.
     """
     now_ms = epoch_ms(now)
+    until_ms = now_ms if reached_ms is None else min(now_ms, reached_ms)
     with warehouse.files.upkeep():
         newest_ms = warehouse.files.newest_windows()
         for folder, _ in _partitions(warehouse):
             # A clock that is ahead closes no day before its time, nor do samples of long ago.
-            newest = moment_of(min(now_ms, newest_ms.get(folder.cluster, 0))).date()
+            newest = moment_of(min(until_ms, newest_ms.get(folder.cluster, 0))).date()
             if folder.date < _first_day(newest, late_days):
                 if warehouse.files.close_partition(folder, now_ms):
                     yield folder
