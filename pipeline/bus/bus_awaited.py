@@ -10,7 +10,7 @@ import threading
 from collections.abc import Callable, Mapping
 from typing import Protocol
 
-from fleet.errors import Misconfigured, Unavailable
+from fleet.errors import Unavailable
 from fleet.logs import logger
 from pipeline.bus.bus import BusWriter
 
