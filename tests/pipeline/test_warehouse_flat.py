@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import resource
 import shutil
+import time
 from contextlib import closing
 from datetime import UTC, datetime, timedelta
 from functools import partial
@@ -212,12 +213,23 @@ def test_replaced_files_are_forgotten_once_they_are_gone(chain: Chain) -> None:
     chain.tidy()
     manifest = Manifest(chain.folder / "warehouse")
     assert len(manifest.replaced()) == 4 * 4
-    assert remove_replaced(chain.warehouse, now=NOW + timedelta(seconds=61), keep_seconds=60) == 16
+    assert remove_replaced(chain.warehouse, now=NOW + timedelta(seconds=120), keep_seconds=60) == 16
     assert manifest.replaced() == []
     on_disk = {str(path.relative_to(chain.folder / "warehouse")) for path in chain.folder.rglob("*.parquet")}
     assert on_disk == {file.path for file in chain.warehouse.files.live()}
     chain.send(samples)
     chain.check(samples)
+
+
+def test_what_a_long_round_replaces_late_is_kept_as_long_as_what_it_replaced_first(chain: Chain) -> None:
+    samples = small_fleet(pods=2, hours=5)
+    for piece in range(4):
+        chain.send(samples[piece::5])
+    for _ in compact(chain.warehouse, now=NOW, files_max=1):
+        time.sleep(0.2)
+    times = sorted({at_ms for _, at_ms in Manifest(chain.folder / "warehouse").replaced()})
+    assert len(times) == 2
+    assert times[1] - times[0] >= 200
 
 
 @pytest.mark.filterwarnings("ignore:This process:DeprecationWarning")
