@@ -78,7 +78,9 @@ Reached = Callable[[], int | None]
 """Says how far the bus was taken in, epoch milliseconds; None where nothing waits on it."""
 
 
-def upkeep_round(target: ParquetReads, settings: Settings, now: datetime, reached_ms: Reached) -> Iterator[object]:
+def upkeep_round(
+    target: ParquetReads, settings: Settings, now: datetime, reached_ms: Reached = lambda: None
+) -> Iterator[object]:
     """Merges, closes and drops partitions and what was replaced, as the settings say, one piece per step.
 
     A round that finds another process at it ends: the other one does it.
