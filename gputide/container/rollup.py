@@ -56,4 +56,16 @@ def open_rollup(folder: DataFolder, settings: Settings) -> Iterator[OpenedRollup
             window_seconds=settings.rollup.window_seconds,
             dead_letters=bus.dead_letters,
         )
-        yield OpenedRollup(rollup=with_upkeep(rollup, target, settings), is_drained=lanes.is_empty)
+        tended = with_upkeep(rollup, target, settings, lanes.reached_ms)
+        yield OpenedRollup(rollup=tended, is_drained=lanes.is_empty)
+
+
+def bus_reached_ms(folder: DataFolder, settings: Settings) -> int | None:
+    """How far the bus was taken in, for a program that takes in nothing; see `HeldLanes`.
+
+    Raises:
+        Misconfigured: a topic is missing or would lose records.
+        Unavailable: brokers can't be reached.
+    """
+    with open_bus_reader(folder, settings) as bus:
+        return HeldLanes(warehouse_folder(folder, settings), bus.lanes, bus.lane).reached_ms()

@@ -7,7 +7,7 @@ opened: `gputide apply --abort` and other verbs that open none start without it.
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing, contextmanager
 from datetime import UTC, datetime
 from pathlib import Path
@@ -74,7 +74,13 @@ def open_warehouse(folder: DataFolder, settings: Settings) -> Iterator[DuckdbWar
         yield shared
 
 
-def upkeep_round(target: ParquetReads, settings: Settings, now: datetime) -> Iterator[object]:
+Reached = Callable[[], int | None]
+"""Says how far the bus was taken in, epoch milliseconds; None where nothing waits on it."""
+
+
+def upkeep_round(
+    target: ParquetReads, settings: Settings, now: datetime, reached_ms: Reached = lambda: None
+) -> Iterator[object]:
     """Merges, closes and drops partitions and what was replaced, as the settings say, one piece per step.
 
     A round that finds another process at it ends: the other one does it.
@@ -84,14 +90,16 @@ def upkeep_round(target: ParquetReads, settings: Settings, now: datetime) -> Ite
     policy, late_days = settings.warehouse, settings.rollup.late_days
     try:
         yield from compact(target, now=now, files_max=policy.files_max)
-        yield from tidy_indexes(target, now=now, files_max=policy.files_max, late_days=late_days)
+        yield from tidy_indexes(
+            target, now=now, files_max=policy.files_max, late_days=late_days, reached_ms=reached_ms()
+        )
         yield from retain(target, now=now, days=policy.retain_days, finest_days=policy.retain_finest_days)
         remove_replaced(target, now=now, keep_seconds=policy.keep_replaced_seconds)
     except Held:
         return
 
 
-def with_upkeep(rollup: Rollup, target: ParquetReads, settings: Settings) -> Rollup:
+def with_upkeep(rollup: Rollup, target: ParquetReads, settings: Settings, reached_ms: Reached = lambda: None) -> Rollup:
     """The rollup, with rounds of upkeep of its warehouse while its bus is empty, as often as the settings say."""
     from pipeline.rollup.rollup import TendingRollup
 
@@ -100,7 +108,7 @@ def with_upkeep(rollup: Rollup, target: ParquetReads, settings: Settings) -> Rol
         return rollup
     return TendingRollup(
         rollup,
-        lambda: upkeep_round(target, settings, datetime.now(UTC)),
+        lambda: upkeep_round(target, settings, datetime.now(UTC), reached_ms),
         every_seconds=every_seconds,
         now_seconds=time.monotonic,
     )

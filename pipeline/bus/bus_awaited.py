@@ -10,7 +10,7 @@ import threading
 from collections.abc import Callable, Mapping
 from typing import Protocol
 
-from fleet.errors import Misconfigured, Unavailable
+from fleet.errors import Unavailable
 from fleet.logs import logger
 from pipeline.bus.bus import BusWriter
 
@@ -84,7 +84,7 @@ class AwaitedBus:
         while self._bus is None and not self._stopped.wait(self._retry_seconds):
             try:
                 self._bus = self._open_bus()
-            except (Unavailable, Misconfigured) as exc:
+            except Exception as exc:  # noqa: BLE001 - nobody else would open it: a bug is said to senders and tried again
                 self._note(exc)
 
     def _note(self, exc: Exception) -> None:

@@ -157,7 +157,9 @@ class RecordWriter:
                 self._close(group)
                 sections = joined_sections(group.bodies)
                 group.bodies.clear()
-                return self._written(sections, group.body_hash)
+                written = self._written(sections, group.body_hash)
+            group.failure = None
+            return written
         except BaseException as exc:
             group.failure = copy(exc)  # without the frames, which hold the group and the rows
             raise
@@ -219,14 +221,20 @@ class RecordWriter:
 
 @dataclass(slots=True, kw_only=True, eq=False)
 class _Group:
-    """Bodies that go together; mutable: they join until it is closed."""
+    """Bodies that go together; mutable: they join until it is closed.
+
+    Attributes:
+        failure: why they are not durable; None once they are.
+    """
 
     body_hash: bytes
     bodies: list[tuple[Section, ...]] = field(default_factory=list)
     share: float = 0.0
     is_full: threading.Event = field(default_factory=threading.Event)
     is_over: threading.Event = field(default_factory=threading.Event)
-    failure: BaseException | None = None
+    failure: BaseException | None = field(
+        default_factory=lambda: Unavailable("cannot write a body: the one that it waited with was not written")
+    )
 
 
 def _bytes_of(section: Section) -> int:

@@ -10,12 +10,14 @@ Called by `gputide.container.rollup`.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from contextlib import closing, suppress
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import closing, nullcontext, suppress
 from pathlib import Path
 
 from fleet.durable import FolderLock, Held, lock_holder
-from pipeline.bus.bus import OpenedLane
+from fleet.errors import Corrupt
+from pipeline.bus.bus import Chunk, OpenedLane
+from pipeline.records.rows import unpack
 
 WORKERS_MAX = 64
 """Processes that take in the lanes of one bus at once."""
@@ -63,11 +65,29 @@ class HeldLanes:
 
     def is_empty(self) -> bool:
         """Whether nothing waits on any lane, of this process or another one."""
+        return next(self._waiting(), None) is None
+
+    def reached_ms(self) -> int | None:
+        """How far the lane that is furthest behind was taken in: the newest sample of its next record.
+
+        Returns:
+            Epoch milliseconds; None where nothing waits. Records that can't be read, or have no use, say nothing.
+        """
+        reached: list[int] = []
+        for chunk in self._waiting():
+            with suppress(Corrupt):
+                found = [section for record in chunk.records[:1] for section in unpack(record)]
+                times = [int(section.ts_ms.max()) for section in found if section.measures and len(section.ts_ms)]
+                reached += [max(times)] if times else []
+        return min(reached, default=None)
+
+    def _waiting(self) -> Iterator[Chunk]:
         for lane in self._lanes():
-            with closing(self._open_lane(lane)) as opened:
-                if opened.read(opened.committed(), bytes_max=1) is not None:
-                    return False
-        return True
+            is_held = lane in self._held
+            with nullcontext(self._held[lane][1]) if is_held else closing(self._open_lane(lane)) as opened:
+                chunk = opened.read(opened.committed(), bytes_max=1)
+            if chunk is not None:
+                yield chunk
 
     def close(self) -> None:
         """Lets others have all lanes."""
@@ -96,5 +116,5 @@ class HeldLanes:
 
     def _give_up(self, lane: int) -> None:
         lock, opened = self._held.pop(lane)
-        opened.close()
-        lock.release()
+        with lock:
+            opened.close()

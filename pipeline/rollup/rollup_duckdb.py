@@ -87,21 +87,19 @@ class EmbeddedRollup:
         """Takes in the next piece of the bus; see `Rollup.step`."""
         lanes = list(self._lanes())
         self._at = {lane: at for lane, at in self._at.items() if lane in lanes}
-        while True:
-            piece = self._read(lanes)
-            if not piece.ends:
-                return None
-            tally = _Tally()
-            try:
-                self._warehouse.append(piece.names, self._parts(piece.sections, tally))
-            except Overtaken:
-                continue
-            break
+        try:
+            piece, tally = self._taken_in(lanes)
+            for lane, end in piece.ends.items():
+                self._at[lane] = end
+                lane.commit(end)
+        except BaseException:
+            # It may be in the warehouse or not, with some lanes committed or none: where to go on is asked anew.
+            self._at.clear()
+            raise
+        if not piece.ends:
+            return None
         # The lane after the last one that was read has its turn first.
         self._first += len(piece.ends)
-        for lane, end in piece.ends.items():
-            self._at[lane] = end
-            lane.commit(end)
         return RollupStep(
             records=piece.records,
             corrupt=piece.corrupt,
@@ -110,6 +108,19 @@ class EmbeddedRollup:
             late=tally.late,
             rows=tally.rows,
         )
+
+    def _taken_in(self, lanes: Sequence[Bus]) -> tuple[_Piece, _Tally]:
+        """The next piece of some lanes, once its rows are in the warehouse; an empty one where there is none."""
+        while True:
+            piece, tally = self._read(lanes), _Tally()
+            if not piece.ends:
+                return piece, tally
+            try:
+                self._warehouse.append(piece.names, self._parts(piece.sections, tally))
+            except Overtaken:
+                self._at.clear()
+                continue
+            return piece, tally
 
     def _read(self, lanes: Sequence[Bus]) -> _Piece:
         """What lies on some lanes, as much of it as goes into one step."""

@@ -9,8 +9,9 @@ all. Called by `gputide run rollup` and `gputide admin warehouse`.
 
 from __future__ import annotations
 
+import time
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from datetime import date, datetime, timedelta
 from pathlib import Path
@@ -55,33 +56,37 @@ def compact(warehouse: ParquetReads, *, now: datetime, files_max: int) -> Iterat
         Unavailable: another process does upkeep, or the catalogue does not answer.
         Corrupt: a file can't be read, or storage takes no more.
     """
+    now_ms = _clock_from(now)
     with warehouse.files.upkeep():
         for folder, files in _partitions(warehouse):
             if files > files_max:
                 found = warehouse.files.partition_files(folder)
                 # A reader takes each file's own finest windows: of one with two lengths it would miss the longer ones.
                 if len(_finest_levels(warehouse, found)) == 1:
-                    yield _merged(warehouse, folder, found, _levels_of(warehouse, found), now)
+                    yield _merged(warehouse, folder, found, _levels_of(warehouse, found), now_ms())
 
 
 def tidy_indexes(
-    warehouse: ParquetReads, *, now: datetime, files_max: int, late_days: int
+    warehouse: ParquetReads, *, now: datetime, files_max: int, late_days: int, reached_ms: int | None = None
 ) -> Iterator[PartitionFolder]:
     """Closes days and merges the indexes of others by the hour, one partition per step; raises as `compact`.
 
     Args:
         late_days: whole days between a day that is closed and that of its cluster's newest sample, or today.
+        reached_ms: how far the bus was taken in, where some of it waits; what waits there was acknowledged, so that
+            days count back from this where it is earlier.
     """
-    now_ms = epoch_ms(now)
+    now_ms = _clock_from(now)
+    until_ms = now_ms() if reached_ms is None else min(now_ms(), reached_ms)
     with warehouse.files.upkeep():
         newest_ms = warehouse.files.newest_windows()
         for folder, _ in _partitions(warehouse):
             # A clock that is ahead closes no day before its time, nor do samples of long ago.
-            newest = moment_of(min(now_ms, newest_ms.get(folder.cluster, 0))).date()
+            newest = moment_of(min(until_ms, newest_ms.get(folder.cluster, 0))).date()
             if folder.date < _first_day(newest, late_days):
-                if warehouse.files.close_partition(folder, now_ms):
+                if warehouse.files.close_partition(folder, now_ms()):
                     yield folder
-            elif warehouse.files.merge_indexes(folder, files_max, now_ms):
+            elif warehouse.files.merge_indexes(folder, files_max, now_ms()):
                 yield folder
 
 
@@ -92,18 +97,18 @@ def retain(warehouse: ParquetReads, *, now: datetime, days: int | None, finest_d
         days: days before today that are kept; None for all.
         finest_days: days before today whose windows below a quarter of an hour are kept; None for all.
     """
-    today = now.date()
+    today, now_ms = now.date(), _clock_from(now)
     first, first_finest = _first_day(today, days), _first_day(today, finest_days)
     with warehouse.files.upkeep():
         for folder, _ in _partitions(warehouse):
             if folder.date < first:
-                yield _merged(warehouse, folder, warehouse.files.partition_files(folder), (), now)
+                yield _merged(warehouse, folder, warehouse.files.partition_files(folder), (), now_ms())
             elif folder.date < first_finest and "window_seconds" in _TABLES[folder.table].keys:
                 files = warehouse.files.partition_files(folder)
                 levels = _levels_of(warehouse, files)
                 kept = tuple(level for level in levels if level is None or level >= WINDOW_SECONDS[1])
                 if kept != levels:
-                    yield _merged(warehouse, folder, files, kept, now)
+                    yield _merged(warehouse, folder, files, kept, now_ms())
 
 
 def remove_replaced(warehouse: ParquetReads, *, now: datetime, keep_seconds: int) -> int:
@@ -122,7 +127,7 @@ def _merged(
     folder: PartitionFolder,
     files: list[PartFile],
     levels: tuple[int | None, ...],
-    now: datetime,
+    now_ms: int,
 ) -> Upkeep:
     """Replaces a partition's files by one with some of its levels; none of them drops the partition."""
     table, rows = _TABLES[folder.table], _row_files(files)
@@ -137,7 +142,7 @@ def _merged(
                 after += piece.num_rows
                 yield piece
 
-    warehouse.files.replace(folder, files, pieces(), epoch_ms(now))
+    warehouse.files.replace(folder, files, pieces(), now_ms)
     return Upkeep(
         table=folder.table,
         date=folder.date,
@@ -147,6 +152,15 @@ def _merged(
         rows_before=sum(file.rows for file in rows),
         rows_after=after,
     )
+
+
+def _clock_from(now: datetime) -> Callable[[], int]:
+    """A clock that shows a moment now and goes on: a piece of a long round is replaced when its turn comes, not before.
+
+    Otherwise what was replaced late in a round would be kept too short for those who read it.
+    """
+    ahead_ms = epoch_ms(now) - time.monotonic_ns() // 1_000_000
+    return lambda: ahead_ms + time.monotonic_ns() // 1_000_000
 
 
 def _partitions(warehouse: ParquetReads) -> list[tuple[PartitionFolder, int]]:

@@ -3,7 +3,7 @@
     FORMAT.json                                           schema version
     MANIFEST                                              which files count (`manifest`)
     pod_usage/dt=2026-01-05/cluster=c1/OFFSETS.parquet    rows; one row group or more per level
-    pod_usage/dt=2026-01-05/cluster=c1@1/merged.parquet   the same, after a compaction; later appends go here as well
+    pod_usage/dt=2026-01-05/cluster=c1@1/merged-NUMBER.parquet   the same, after a compaction; later appends go here too
     seen/pod_usage/dt=2026-01-05/cluster=c1/OFFSETS.parquet   index of the samples behind them
     seen/pod_usage/dt=2026-01-05/cluster=c1/merged-HOUR-NUMBER.parquet   that of an hour, after a compaction
 
@@ -17,6 +17,7 @@ and `warehouse_hive`.
 from __future__ import annotations
 
 import json
+import uuid
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, suppress
 from dataclasses import replace
@@ -39,7 +40,6 @@ from pipeline.warehouse.writers import Writers
 
 _INTENT = "REPLACING.json"
 """Which partition is being replaced; there from before its files are, until the catalogue knows."""
-_MERGED_NAME = "merged.parquet"
 _USAGE_NAMES = frozenset({CARD_USAGE.name, POD_USAGE.name})
 
 
@@ -104,7 +104,7 @@ class WarehouseFiles:
         except OSError as exc:
             raise unwritable(self.folder, exc) from exc
         finally:
-            if not is_whole and not {file.path for file in self.live()}.intersection(str(path) for _, path in written):
+            if not is_whole:
                 # Others, who know nothing of the manifest, may read these folders.
                 self._take_back(written)
         self._crash_point("after manifest")
@@ -151,7 +151,7 @@ class WarehouseFiles:
         self.take_writing()
         rows = [file for file in files if not file.is_index]
         newest, _ = self._manifest.newest_folder(folder.table, folder.date, folder.cluster)
-        below = Path(next_folder(newest or str(folder.folder))) / _MERGED_NAME
+        below = Path(next_folder(newest or str(folder.folder))) / f"merged-{uuid.uuid4().hex}.parquet"
         written: list[tuple[RowStore, Path]] = []
         is_whole = False
         try:
@@ -363,16 +363,21 @@ class WarehouseFiles:
             store.settle(path for owner, path in written if owner is store)
 
     def _take_back(self, written: list[tuple[RowStore, Path]]) -> None:
-        """Removes files that do not count; what storage does not let go of now goes before the next write."""
+        """Removes what of these files does not count; what storage keeps for now goes before the next write."""
         self._unwanted += written
         with suppress(Unavailable, Corrupt):
             self._remove_unwanted()
 
     def _remove_unwanted(self) -> None:
+        if not self._unwanted:
+            return
+        # What was interrupted may have happened: its line stands, and so must its files.
+        counting = {file.path for file in self.live()}
         try:
             while self._unwanted:
                 store, path = self._unwanted[-1]
-                store.remove(path)
+                if str(path) not in counting:
+                    store.remove(path)
                 self._unwanted.pop()
         except OSError as exc:
             raise unwritable(self.folder, exc) from exc

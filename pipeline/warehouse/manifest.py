@@ -4,7 +4,8 @@ A line is a CRC-32 in hexadecimal, a space and a JSON object. An append exists f
 a replacement takes files away and puts others in their place at that moment; a line that was torn by a crash does not
 count and is cut off by the next writer. Where most of the file says what is past, a checkpoint takes its place by a
 rename: a first line with how far each lane was taken in, a line for each partition, and the lines of later appends
-behind. Readers notice by the file's first bytes, which carry the checkpoint's number, and read it anew. Several
+behind. Readers notice by the file's first bytes, which carry the checkpoint's number, and read it anew; so they do
+where the line that they read last is not there any more, because its writer could not make it durable. Several
 processes may add lines, one at a time (`manifest.lock`). Called by `warehouse.files`.
 """
 
@@ -16,6 +17,7 @@ import zlib
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
 from dataclasses import asdict, dataclass, field
+from io import FileIO
 from pathlib import Path
 from typing import Any
 
@@ -27,6 +29,8 @@ from pipeline.warehouse.warehouse import AppendName
 _NAME = "MANIFEST"
 _HEAD_BYTES = 64
 """First bytes of the file, by which a checkpoint is noticed; the first line of one is longer."""
+_CODE_BYTES = 8
+"""The CRC-32 that a line begins with."""
 _PAST_BYTES_MIN = 1 << 20
 """A file with less than this beyond what a checkpoint would take is left as it is."""
 _ENTRY_BYTES = 80
@@ -116,7 +120,9 @@ class Manifest:
 
     def _reset(self) -> None:
         self._head = b""
+        self._last, self._last_at = b"", 0
         self._read_bytes = 0
+        self._is_name_durable = False
         self._number = 0
         self._applied: dict[str, int] = {}
         self._partitions: dict[_PartitionName, _Partition] = {}
@@ -174,7 +180,7 @@ class Manifest:
         try:
             with self.path.open("rb", buffering=0) as file:
                 head = file.read(_HEAD_BYTES)
-                if head[: len(self._head)] != self._head:
+                if head[: len(self._head)] != self._head or not self._has_last(file):
                     self._reset()
                 file.seek(self._read_bytes)
                 data = file.read()
@@ -192,8 +198,15 @@ class Manifest:
                 break
             if self._read_bytes < _HEAD_BYTES:
                 self._head = head[: self._read_bytes + len(raw)]
+            self._last = raw[:_CODE_BYTES]
+            self._last_at = self._read_bytes
             self._read_bytes += len(raw)
             self._take(fields)
+
+    def _has_last(self, file: FileIO) -> bool:
+        """Whether the line that was read last is still there: its code stands for all of it."""
+        file.seek(self._last_at)
+        return file.read(len(self._last)) == self._last
 
     def add(self, line: ManifestLine, check: Callable[[], None] = lambda: None) -> None:
         """Makes an append or a replacement exist; writes a checkpoint after it, where most of the file is past.
@@ -209,21 +222,24 @@ class Manifest:
         with FolderLock(self.path.parent, "manifest", wait_seconds=_LOCK_SECONDS_MAX):
             self._cut_torn_tail()
             check()
-            is_new = not self.path.exists()
             try:
-                with self.path.open("ab") as file:
+                # A buffer would write what is left of a line that was cut off once more, when it is closed.
+                with self.path.open("ab", buffering=0) as file:
                     try:
-                        file.write(raw)
-                        file.flush()
+                        left = memoryview(raw)
+                        while left:
+                            left = left[file.write(left) :]
                         os.fsync(file.fileno())
+                        if not self._is_name_durable:  # who made the file may have been killed before it was
+                            sync_folder(self.path.parent)
                     except OSError:
                         os.ftruncate(file.fileno(), self._read_bytes)
                         raise
-                if is_new:
-                    sync_folder(self.path.parent)
             except OSError as exc:
                 raise unwritable(self.path, exc) from exc
+            self._crash_point("after line")
             self.refresh()
+            self._is_name_durable = True
             if self._read_bytes > _PAST_BYTES_MIN + 2 * self._state_bytes:
                 with suppress(Corrupt):  # the append is there; the next one tries again
                     self._write_checkpoint()
@@ -246,6 +262,7 @@ class Manifest:
         write_durably(self.path, b"".join(map(_raw, (first, *self._partition_fields()))))
         self._crash_point("after checkpoint")
         self.refresh()
+        self._is_name_durable = True
 
     def _partition_fields(self) -> Iterator[dict[str, Any]]:
         for name, found in self._partitions.items():

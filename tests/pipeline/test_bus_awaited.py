@@ -83,3 +83,12 @@ def test_a_bus_that_never_comes_is_asked_for_no_more_once_it_is_closed() -> None
     bus = AwaitedBus(open_bus, retry_seconds=60)
     bus.close()
     assert asked == 1
+
+
+def test_a_fault_that_nobody_foresaw_does_not_end_the_waiting() -> None:
+    lane, opened = Lane(), threading.Event()
+    faults = iter([Unavailable("away"), OSError("no route"), ZeroDivisionError("a bug")])
+    bus = AwaitedBus(lambda: opened_after(faults, lane, opened), retry_seconds=0.01)
+    assert opened.wait(10)
+    bus.close()
+    assert lane.is_closed

@@ -379,3 +379,21 @@ def _sighting(first: int, last: int, ended: float) -> Section:
         measures=(),
         values=np.array([[float(last)], [ended]]),
     )
+
+
+class Wordy(Exception):
+    """A failure that can't be copied, because it is made of more than its text."""
+
+    def __init__(self, place: str, reason: str) -> None:
+        super().__init__(f"{place}: {reason}")
+
+
+def test_nobody_is_answered_where_the_failure_of_a_group_can_not_be_handed_on(pool: ThreadPoolExecutor) -> None:
+    bus, linger = BoundedBus(1 << 20, [Wordy("here", "because")]), Linger()
+    writer = RecordWriter(bus, linger_seconds=1.0, wait=linger)
+    bodies = joined_by(pool, writer, [sections_of(FLEET), sections_of(SIX)], 1)
+    linger.passed.set()
+    assert bodies[0].exception(SECONDS) is not None
+    with pytest.raises(Unavailable, match="was not written"):
+        bodies[1].result(SECONDS)
+    assert bus.records == []

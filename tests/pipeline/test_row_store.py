@@ -116,7 +116,7 @@ def test_merged_dropped_and_replaced_files_go_as_they_do_at_home(tmp_path, wareh
     assert len(list(compact(warehouse, now=NOON, files_max=1))) == 1
     assert len(rows_of(place)) == 4
     assert remove_replaced(warehouse, now=NOON + timedelta(hours=1), keep_seconds=60) == 3
-    assert [path.name for path in rows_of(place)] == ["merged.parquet"]
+    assert [path.name.partition("-")[0] for path in rows_of(place)] == ["merged"]
     assert [node.node for node in warehouse.inventory("c1").nodes] == ["a", "b", "c"]
     assert len(list(retain(warehouse, now=NOON + timedelta(days=3), days=1, finest_days=None))) == 1
     remove_replaced(warehouse, now=NOON + timedelta(days=4), keep_seconds=60)

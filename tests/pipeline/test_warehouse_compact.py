@@ -121,7 +121,7 @@ def test_replaced_files_stay_for_readers_for_as_long_as_they_are_kept(chain):
     list(compact(chain.warehouse, now=NOW, files_max=2))
     assert old < set(chain.on_disk())
     assert remove_replaced(chain.warehouse, now=NOW + timedelta(seconds=60), keep_seconds=60) == 0
-    assert remove_replaced(chain.warehouse, now=NOW + timedelta(seconds=61), keep_seconds=60) == len(old)
+    assert remove_replaced(chain.warehouse, now=NOW + timedelta(seconds=120), keep_seconds=60) == len(old)
     assert chain.on_disk() == sorted(chain.files())
     check(DuckdbWarehouse(chain.folder / "warehouse"), samples)
 

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import os
+import resource
 import shutil
+import time
 from contextlib import closing
 from datetime import UTC, datetime, timedelta
 from functools import partial
@@ -16,7 +19,7 @@ from fleet.schema import CARD_USAGE, POD_USAGE, Measure
 from pipeline.remote_write.decode import Version
 from pipeline.rollup.rollup_duckdb import EmbeddedRollup
 from pipeline.warehouse.compact import compact, remove_replaced, retain, tidy_indexes
-from pipeline.warehouse.manifest import Manifest
+from pipeline.warehouse.manifest import Manifest, ManifestLine
 from pipeline.warehouse.warehouse_duckdb import DuckdbWarehouse
 from tests.contracts.warehouse import NOON, name_of, node_part
 from tests.crashes import DeadlyFuse, was_killed
@@ -210,12 +213,23 @@ def test_replaced_files_are_forgotten_once_they_are_gone(chain: Chain) -> None:
     chain.tidy()
     manifest = Manifest(chain.folder / "warehouse")
     assert len(manifest.replaced()) == 4 * 4
-    assert remove_replaced(chain.warehouse, now=NOW + timedelta(seconds=61), keep_seconds=60) == 16
+    assert remove_replaced(chain.warehouse, now=NOW + timedelta(seconds=120), keep_seconds=60) == 16
     assert manifest.replaced() == []
     on_disk = {str(path.relative_to(chain.folder / "warehouse")) for path in chain.folder.rglob("*.parquet")}
     assert on_disk == {file.path for file in chain.warehouse.files.live()}
     chain.send(samples)
     chain.check(samples)
+
+
+def test_what_a_long_round_replaces_late_is_kept_as_long_as_what_it_replaced_first(chain: Chain) -> None:
+    samples = small_fleet(pods=2, hours=5)
+    for piece in range(4):
+        chain.send(samples[piece::5])
+    for _ in compact(chain.warehouse, now=NOW, files_max=1):
+        time.sleep(0.2)
+    times = sorted({at_ms for _, at_ms in Manifest(chain.folder / "warehouse").replaced()})
+    assert len(times) == 2
+    assert times[1] - times[0] >= 200
 
 
 @pytest.mark.filterwarnings("ignore:This process:DeprecationWarning")
@@ -358,3 +372,61 @@ def test_what_a_killed_process_left_goes_and_what_a_living_one_writes_stays(tmp_
 
         assert living.append(name_of(0, 1), parts())
         assert [node.node for node in living.inventory("c1").nodes] == ["a", "b"]
+
+
+def line(number: int) -> ManifestLine:
+    return ManifestLine(names=name_of(number, number + 1, f"lane-{number:04d}"))
+
+
+def test_line_of_which_storage_takes_a_part_leaves_nothing_behind(tmp_path: Path) -> None:
+    manifest = Manifest(tmp_path)
+    manifest.add(line(0))
+    size, hard = _size(tmp_path), resource.getrlimit(resource.RLIMIT_FSIZE)[1]
+    for room in range(0, size, 7):
+        resource.setrlimit(resource.RLIMIT_FSIZE, (size + room, hard))
+        try:
+            with pytest.raises(Corrupt, match="cannot write"):
+                manifest.add(line(1))
+        finally:
+            resource.setrlimit(resource.RLIMIT_FSIZE, (hard, hard))
+        assert _size(tmp_path) == size
+    manifest.add(line(1))
+    assert Manifest(tmp_path).applied() == manifest.applied() == {"lane-0000": 1, "lane-0001": 2}
+
+
+@pytest.mark.parametrize("other", [line(2), ManifestLine(names=name_of(0, 1, "a"))])
+def test_line_that_was_read_and_then_cut_off_does_not_count(tmp_path: Path, other: ManifestLine) -> None:
+    manifest, reader = Manifest(tmp_path), Manifest(tmp_path)
+    for number in (8, 9, 0):
+        manifest.add(line(number))
+    size = _size(tmp_path)
+    manifest.add(line(1))
+    assert len(reader.applied()) == 4
+    os.truncate(tmp_path / "MANIFEST", size)  # as its writer does where the disk refuses it
+    assert "lane-0001" not in reader.applied()
+    manifest.add(line(1))
+    assert len(reader.applied()) == 4
+    os.truncate(tmp_path / "MANIFEST", size)
+    Manifest(tmp_path).add(other)
+    assert reader.applied() == Manifest(tmp_path).applied()
+    reader.add(line(3))
+    assert Manifest(tmp_path).applied() == reader.applied()
+    assert "lane-0001" not in reader.applied()
+
+
+def test_merge_that_is_stopped_once_it_is_in_the_manifest_keeps_its_files(chain: Chain) -> None:
+    samples = small_fleet(pods=2, hours=5)
+    for piece in range(4):
+        chain.send(samples[piece::5])
+    chain.warehouse.close()
+
+    def crash_point(name: str) -> None:
+        if name == "after line":
+            raise KeyboardInterrupt  # as SIGTERM does in `gputide run rollup`
+
+    stopped = DuckdbWarehouse(chain.folder / "warehouse", crash_point=crash_point)
+    with closing(stopped), pytest.raises(KeyboardInterrupt):
+        list(tidy_indexes(stopped, now=NOW, files_max=1, late_days=28))
+    chain.warehouse = DuckdbWarehouse(chain.folder / "warehouse")
+    chain.send(samples)
+    chain.check(samples)

@@ -11,6 +11,7 @@ import typer
 from fleet.documents import document
 from fleet.errors import Misconfigured
 from fleet.units import format_count
+from gputide.container.rollup import bus_reached_ms
 from gputide.container.warehouse import open_warehouse
 from gputide.options import answering
 from gputide.output import Answer, Listing
@@ -37,8 +38,12 @@ def compact_files(
     late_days = session.settings.rollup.late_days
     with open_warehouse(session.folder(), session.settings) as warehouse:
         done = list(compact(warehouse, now=now, files_max=policy.files_max))
-        deque(tidy_indexes(warehouse, now=now, files_max=policy.files_max, late_days=late_days), maxlen=0)
         removed = remove_replaced(warehouse, now=now, keep_seconds=_kept_seconds(session, keep_seconds))
+        reached_ms = bus_reached_ms(session.folder(), session.settings)
+        tidied = tidy_indexes(
+            warehouse, now=now, files_max=policy.files_max, late_days=late_days, reached_ms=reached_ms
+        )
+        deque(tidied, maxlen=0)
     return _answer_of(done, removed, "merged")
 
 
