@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+import time
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
@@ -54,6 +55,7 @@ minutes, of the medium preset one and a half times."""
 CELLS_PER_PART = 2_000_000
 """Steps of slices of a larger fleet that are analysed at a time: fifty cards over four weeks of minutes."""
 _SCRATCH, _ROLE = ".parts-", "parts"
+_MADE_SECONDS = 60.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -341,10 +343,11 @@ def _rest(stored: StoredHistory, cuts: Sequence[Cut]) -> Cut:
 def _scratch(folder: DataFolder) -> Iterator[Path]:
     """An empty folder below the data folder; those that killed processes have left go first."""
     for path in folder.path.glob(f"{_SCRATCH}*"):
-        if not (path / f"{_ROLE}.lock").exists():
-            continue  # just being made
-        with suppress(Held), FolderLock(path, _ROLE):
-            shutil.rmtree(path, ignore_errors=True)
+        with suppress(Held, FileNotFoundError):
+            if time.time() - (path / f"{_ROLE}.lock").stat().st_mtime < _MADE_SECONDS:
+                continue  # perhaps just being made
+            with FolderLock(path, _ROLE):
+                shutil.rmtree(path, ignore_errors=True)
     try:
         made = TemporaryDirectory(prefix=_SCRATCH, dir=folder.path)
     except OSError as exc:

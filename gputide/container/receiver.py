@@ -19,8 +19,9 @@ from wire.http_server import listen
 from wire.listener_tls import ListenerContexts
 from wire.port_guard import PortGuard
 
-AHEAD_SECONDS = 3600
-"""How far a sender's clock may be ahead of ours: a sample of a later time, once the newest, would hide all others."""
+AHEAD_SECONDS = 86_400
+"""How far a sender's clock may be ahead of ours: one that took local time for UTC is fourteen hours ahead at most. A
+sample of a later time, once the newest, would hide all others."""
 
 
 @contextmanager

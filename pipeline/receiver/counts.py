@@ -81,7 +81,7 @@ OWN_METRICS = (
     _counter("samples_out_of_range_total", "Samples with a value that the measure can't have."),
     _counter(
         "samples_out_of_time_total",
-        "Samples with a time before 2000, or more than an hour ahead of the receiver's clock.",
+        "Samples with a time before 2000, or more than a day ahead of the receiver's clock.",
     ),
     _counter("samples_beyond_series_max_total", "Samples of new series beyond `receiver.series_max` (400)."),
     _counter("samples_invalid_total", "Samples of series that break a rule (400)."),

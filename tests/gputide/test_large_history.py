@@ -1,5 +1,6 @@
 """Very large fleets: read and analysed in parts and planned by the hour, with the same profiles."""
 
+import os
 import shutil
 from contextlib import closing
 from dataclasses import replace
@@ -143,9 +144,11 @@ def test_what_a_killed_analysis_left_goes_with_the_next_and_what_another_uses_st
     for path in (left, used, new):
         path.mkdir()
     FolderLock(left, "parts").release()
+    os.utime(left / "parts.lock", (0, 0))
     with FolderLock(used, "parts"):
         history.load_profiles(session)
         assert (left.exists(), used.exists(), new.exists()) == (False, True, True)
+    os.utime(used / "parts.lock", (0, 0))
     history.load_profiles(session)
     assert not used.exists()
     new.rmdir()
