@@ -122,6 +122,7 @@ class Manifest:
         self._head = b""
         self._last, self._last_at = b"", 0
         self._read_bytes = 0
+        self._synced_bytes = 0
         self._is_name_durable = False
         self._number = 0
         self._applied: dict[str, int] = {}
@@ -167,8 +168,22 @@ class Manifest:
         return found is not None and found.is_closed
 
     def applied(self) -> dict[str, int]:
-        """How far each lane was taken in: the offset after its last append, by its name."""
+        """How far each lane was taken in: the offset after its last append, by its name.
+
+        What others have added is durable before it is said: one that was killed between write and sync leaves a line
+        by which somebody else lets go of what is on the bus.
+
+        Raises:
+            Corrupt: the storage does not let it.
+        """
         self.refresh()
+        if self._read_bytes > self._synced_bytes:
+            try:
+                with self.path.open("rb", buffering=0) as file:
+                    os.fsync(file.fileno())
+            except OSError as exc:
+                raise unwritable(self.path, exc) from exc
+            self._synced_bytes = self._read_bytes
         return dict(self._applied)
 
     def refresh(self) -> None:
@@ -239,6 +254,7 @@ class Manifest:
                 raise unwritable(self.path, exc) from exc
             self._crash_point("after line")
             self.refresh()
+            self._synced_bytes = self._read_bytes
             self._is_name_durable = True
             if self._read_bytes > _PAST_BYTES_MIN + 2 * self._state_bytes:
                 with suppress(Corrupt):  # the append is there; the next one tries again

@@ -394,6 +394,19 @@ def test_line_of_which_storage_takes_a_part_leaves_nothing_behind(tmp_path: Path
     assert Manifest(tmp_path).applied() == manifest.applied() == {"lane-0000": 1, "lane-0001": 2}
 
 
+def test_line_of_another_is_durable_before_anybody_goes_by_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """One that was killed between writing its line and the sync would else lose what the bus was let go of for it."""
+    mine, theirs = Manifest(tmp_path), Manifest(tmp_path)
+    mine.add(ManifestLine(names=name_of(0, 1, "a")))
+    theirs.add(ManifestLine(names=name_of(0, 1, "b")))
+    synced: list[int] = []
+    sync = os.fsync
+    monkeypatch.setattr(os, "fsync", lambda number: (synced.append(os.fstat(number).st_ino), sync(number)))
+    for _ in range(2):
+        assert mine.applied() == {"a": 1, "b": 1}
+        assert synced == [mine.path.stat().st_ino]
+
+
 @pytest.mark.parametrize("other", [line(2), ManifestLine(names=name_of(0, 1, "a"))])
 def test_line_that_was_read_and_then_cut_off_does_not_count(tmp_path: Path, other: ManifestLine) -> None:
     manifest, reader = Manifest(tmp_path), Manifest(tmp_path)
