@@ -401,7 +401,12 @@ def test_line_of_another_is_durable_before_anybody_goes_by_it(tmp_path: Path, mo
     theirs.add(ManifestLine(names=name_of(0, 1, "b")))
     synced: list[int] = []
     sync = os.fsync
-    monkeypatch.setattr(os, "fsync", lambda number: (synced.append(os.fstat(number).st_ino), sync(number)))
+
+    def noted(number: int) -> None:
+        synced.append(os.fstat(number).st_ino)
+        sync(number)
+
+    monkeypatch.setattr(os, "fsync", noted)
     for _ in range(2):
         assert mine.applied() == {"a": 1, "b": 1}
         assert synced == [mine.path.stat().st_ino]
