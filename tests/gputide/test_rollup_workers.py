@@ -93,6 +93,9 @@ def test_workers_that_are_killed_at_random_moments_lose_nothing_and_count_nothin
                 workers[place].wait()
                 workers[place] = started(data)
         until(lambda: all(bus.waiting_bytes == 0 for bus in lanes_of(data)), seconds_max=120.0)
+        # One that was just started again has no answer to SIGTERM yet; one that has a lane has.
+        for worker in workers:
+            until(partial(has_lane, data, worker.pid), seconds_max=120.0)
     assert [worker.returncode for worker in workers] == [0, 0]
     with closing(DuckdbWarehouse(DataFolder(path=data).warehouse)) as warehouse:
         for table in USAGE_TABLES:
