@@ -58,8 +58,8 @@ class Reading:
     cpu_seconds: float
 
 
-class _Part:
-    """One process of ours that shall run."""
+class Part:
+    """One process of ours that shall run; mutable: it is started, killed and started again."""
 
     def __init__(self, command: Sequence[str], environ: Mapping[str, str], log: Path) -> None:
         self._command = list(command)
@@ -69,6 +69,7 @@ class _Part:
         self.process: subprocess.Popen[bytes] | None = None
 
     def start(self) -> None:
+        """Start it."""
         self.is_wanted = True
         with self._log.open("ab") as output:
             self.process = subprocess.Popen(
@@ -76,10 +77,19 @@ class _Part:
             )
 
     def send(self, number: signal.Signals) -> None:
+        """Send it a signal, where it runs."""
         if self.process is not None and self.process.poll() is None:
             self.process.send_signal(number)
 
+    def kill(self) -> None:
+        """End it as a power cut would."""
+        self.is_wanted = False
+        self.send(signal.SIGKILL)
+        if self.process is not None:
+            self.process.wait()
+
     def end(self) -> None:
+        """End it in order."""
         self.is_wanted = False
         self.send(signal.SIGCONT)
         self.send(signal.SIGTERM)
@@ -110,7 +120,7 @@ class SoakSystem:
         self.address = ("127.0.0.1", free_port())
         self._page = ("127.0.0.1", free_port())
         self._environ = {**os.environ, **machine.environ}
-        self._parts: dict[str, _Part] = {}
+        self._parts: dict[str, Part] = {}
         self._cpu: defaultdict[str, dict[tuple[int, str], float]] = defaultdict(dict)
         self._is_over = threading.Event()
         self._settings_file = folder / "gputide.toml"
@@ -178,8 +188,7 @@ class SoakSystem:
 
     def kill(self, part: str) -> None:
         """End a part as a power cut would; it stays away until `start_again`."""
-        self._parts[part].is_wanted = False
-        self._parts[part].send(signal.SIGKILL)
+        self._parts[part].kill()
 
     def start_again(self, part: str) -> None:
         """Start a part that was killed."""
@@ -260,7 +269,7 @@ class SoakSystem:
         return log.read_text(encoding="utf-8", errors="replace")[-2000:] if log.is_file() else ""
 
     def _add(self, name: str, *words: str) -> None:
-        self._parts[name] = _Part(self._command(*words), self._environ, self._folder / f"{name}.log")
+        self._parts[name] = Part(self._command(*words), self._environ, self._folder / f"{name}.log")
 
     def _command(self, *words: str) -> list[str]:
         told = ["--quiet", "--config", str(self._settings_file), "--data-dir", str(self.data)]

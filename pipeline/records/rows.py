@@ -31,6 +31,7 @@ from pipeline.records.label_rows import IdentitySet, LabelRows, pack_identities,
 from pipeline.records.sightings import INVENTORY_TABLES
 from pipeline.remote_write import kernels as wire
 from pipeline.remote_write.decode import DecodedBody
+from pipeline.remote_write.named_rows import SIGHTED_TABLES
 from pipeline.remote_write.series_columns import NOWHERE, Verdict
 from pipeline.remote_write.series_table import IDENTITY_TABLES, SeriesTable
 
@@ -41,6 +42,7 @@ TS_MAX_MS = 4_102_444_800_000
 STALE_BITS = 0x7FF0000000000002
 """The NaN by which Prometheus says that a series has ended (prometheus/prometheus:model/value/value.go)."""
 
+_DAY_MS = 86_400_000
 _MAGIC = b"GTR2"
 _HEADER = struct.Struct("<4sHH16sQ")
 _SECTION = struct.Struct("<BIII")
@@ -197,48 +199,48 @@ def _sightings(
     samples with a time out of range.
     """
     is_sighting = (series >= 0) & (table.columns.verdict[series] == Verdict.SIGHTING)
-    places = np.flatnonzero(is_sighting & (ends > starts) & (histograms == 0))
-    numbers = series[places]
-    found: dict[str, list[tuple[int, int, int, float]]] = {}
-    silent = bad_times = 0
-    bits = body.values.view(np.uint64)
-    for number, start, end in zip(numbers.tolist(), starts[places].tolist(), ends[places].tolist(), strict=True):
-        times, values = body.ts_ms[start:end], body.values[start:end]
-        valid = (times >= TS_MIN_MS) & (times <= ts_max_ms)
-        bad_times += len(times) - int(valid.sum())
-        stale = times[valid & (bits[start:end] == STALE_BITS)]
-        is_seen = valid & ~np.isnan(values)
-        seen = times[is_seen]
-        days = np.unique((np.concatenate((seen, stale)) - 1) // 86_400_000)
-        for day in days.tolist():
-            seen_then = seen[(seen - 1) // 86_400_000 == day]
-            stale_then = stale[(stale - 1) // 86_400_000 == day]
-            value = float(values[is_seen & (times == seen_then.max())][-1]) if len(seen_then) else np.nan
-            sighted = table.sighting(number, value)
-            if sighted is None:
-                silent += len(seen_then)
-                continue
-            kind, row = sighted
-            ended = float(stale_then.max()) if len(stale_then) else np.nan
-            # A marker without a sighting beside it: the grant was last known to be there just then.
-            first = int(seen_then.min()) if len(seen_then) else int(ended)
-            last = int(seen_then.max()) if len(seen_then) else int(ended)
-            found.setdefault(kind.name, []).append((row, first, last, ended))
+    runs = np.flatnonzero(is_sighting & (ends > starts) & (histograms == 0))
+    lengths = ends[runs] - starts[runs]
+    before = np.cumsum(lengths) - lengths
+    cells = np.repeat(starts[runs] - before, lengths) + np.arange(lengths.sum())
+    times, values = body.ts_ms[cells], body.values[cells]
+    is_timely = (times >= TS_MIN_MS) & (times <= ts_max_ms)
+    is_stale = values.view(np.uint64) == STALE_BITS
+    is_seen = ~np.isnan(values)
+    kept = np.flatnonzero(is_timely & (is_seen | is_stale))
+    bad_times = len(cells) - int(np.count_nonzero(is_timely))
+    if not len(kept):
+        return [], 0, bad_times
+    number = np.repeat(series[runs], lengths)[kept]
+    day = (times[kept] - 1) // _DAY_MS
+    order = np.lexsort((times[kept], day, number))
+    kept, number, day = kept[order], number[order], day[order]
+    groups = np.flatnonzero((np.diff(number, prepend=-1) != 0) | (np.diff(day, prepend=day[0]) != 0))
+    times, is_seen = times[kept], is_seen[kept]
+    last_seen = np.maximum.reduceat(np.where(is_seen, np.arange(len(kept)), -1), groups)
+    value = np.where(last_seen >= 0, values[kept[last_seen]], np.nan)
+    ended = np.maximum.reduceat(np.where(is_seen, -np.inf, times), groups)
+    # A marker without a sighting beside it: the grant was last known to be there just then.
+    last = np.where(last_seen >= 0, times[last_seen], ended)
+    first = np.minimum(np.minimum.reduceat(np.where(is_seen, times, np.inf), groups), last)
+    kinds, rows = table.sightings(number[groups], value)
+    is_silent = rows < 0
+    silent = int(np.add.reduceat(is_seen.astype(np.int64), groups)[is_silent].sum()) if is_silent.any() else 0
     sections = []
-    for kind in INVENTORY_TABLES:
-        if kind.name not in found:
+    for place, kind in enumerate(SIGHTED_TABLES):
+        own = np.flatnonzero((kinds == place) & ~is_silent)
+        if not len(own):
             continue
-        rows = np.array(found[kind.name], dtype=np.float64)
-        named, local = np.unique(rows[:, 0].astype(np.int32), return_inverse=True)
+        named, local = np.unique(rows[own], return_inverse=True)
         taken = table.rows.sighted[kind.name].take(named)
         sections.append(
             Section(
                 table=kind,
                 identities=taken.batch,
                 identity=local.astype(np.int32),
-                ts_ms=rows[:, 1].astype(np.int64),
+                ts_ms=first[own].astype(np.int64),
                 measures=(),
-                values=np.ascontiguousarray(rows[:, 2:].T),
+                values=np.stack((last[own], np.where(ended[own] > 0, ended[own], np.nan))),
                 identity_set=taken,
             )
         )

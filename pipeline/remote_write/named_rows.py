@@ -97,23 +97,33 @@ class NamedRows:
             self._values[number] = _SightedValues(row=row, fact=meaning.fact, factor=meaning.factor, numbers={})
         return place, self.sighted[table.name].number_of(tuple(row.values()))
 
-    def sighting(self, columns: SeriesColumns, number: int, value: float) -> tuple[Table, int] | None:
-        """Table and row of what a series' sample says stands there; None for a value that says nothing.
+    def sightings(
+        self, columns: SeriesColumns, numbers: NDArray[np.int32], values: NDArray[np.float64]
+    ) -> tuple[NDArray[np.int16], NDArray[np.int32]]:
+        """Places in `SIGHTED_TABLES` and rows of what samples of info series say stands there.
 
         Args:
-            value: the sample's; NaN for the end of the series.
+            numbers: their series, shape (samples,).
+            values: NaN for the end of a series, shape (samples,).
+
+        Returns:
+            Shape (samples,) each; the row is -1 for a value that says nothing.
         """
-        table = SIGHTED_TABLES[columns.unit[number]]
-        if number not in self._values:
-            return table, int(columns.slice_identity[number])
-        one = self._values[number]
+        rows = columns.slice_identity[numbers]
+        if self._values:
+            for place, (number, value) in enumerate(zip(numbers.tolist(), values.tolist(), strict=True)):
+                if number in self._values:
+                    rows[place] = self._row_of_value(self._values[number], value)
+        return columns.unit[numbers], rows
+
+    def _row_of_value(self, one: _SightedValues, value: float) -> int:
         text = sighted_text(one.fact, value * one.factor)
         if text not in one.numbers and len(one.numbers) < SIGHTED_VALUES_MAX:
             found = tuple((one.row | {one.fact: text}).values())
-            is_bad = fault_of_sighting(table, found) is not None
-            one.numbers[text] = None if is_bad else self.sighted[table.name].number_of(found)
+            is_bad = fault_of_sighting(SERVERS, found) is not None
+            one.numbers[text] = None if is_bad else self.sighted[SERVERS.name].number_of(found)
         known = one.numbers.get(text)
-        return None if known is None else (table, known)
+        return -1 if known is None else known
 
     def keep(self, columns: SeriesColumns, count: int, numbers: NDArray[np.int32]) -> None:
         """Forgets rows that none of the first `count` series names, and gives the series the others' new numbers.

@@ -11,7 +11,7 @@ from fleet.provenance import Provenance
 from fleet.schema import CARD_IDENTITY, MEASURES, SLICE_IDENTITY
 from fleet.series import Subject, known_names, meaning_of_name, resolve
 from pipeline.records import label_rows
-from pipeline.records.rows import rows_of
+from pipeline.records.rows import STALE_BITS, TS_MAX_MS, TS_MIN_MS, rows_of
 from pipeline.remote_write.claims import Claims
 from pipeline.remote_write.decode import Decoder, TooLarge, Version
 from pipeline.remote_write.encode import LabelSets
@@ -248,3 +248,49 @@ def test_labels_that_repeat_for_ever_cannot_stand_for_more_than_a_body_may(monke
     assert len(body) < 5000
     with pytest.raises(TooLarge, match="more than 100000"):
         rows_of(Decoder(body_limits()).decode(body, Version.V2), table)
+
+
+DAY_MS = 86_400_000
+STALE = np.uint64(STALE_BITS).view(np.float64)
+MOMENTS = st.one_of(
+    st.integers(0, 3).map(lambda place: START_MS + place * DAY_MS // 2),
+    st.integers(START_MS, START_MS + 2 * DAY_MS),
+    st.sampled_from([TS_MIN_MS - 1, TS_MAX_MS + 1]),
+)
+SAID = st.tuples(st.integers(0, 2), MOMENTS, st.sampled_from([1.0, 0.0, np.nan, STALE, np.inf]))
+
+
+def days_of(said: list[tuple[int, int, float]]) -> set[tuple[str, int, int, int | None]]:
+    """Pod, first and last time and end of each pod and day, the plain way."""
+    found = set()
+    timely = [one for one in said if TS_MIN_MS <= one[1] <= TS_MAX_MS]
+    for pod, day in {(pod, (ts_ms - 1) // DAY_MS) for pod, ts_ms, _ in timely}:
+        own = [(ts_ms, value) for other, ts_ms, value in timely if (other, (ts_ms - 1) // DAY_MS) == (pod, day)]
+        ended = max((ts_ms for ts_ms, value in own if np.float64(value).view(np.uint64) == STALE_BITS), default=None)
+        seen = [ts_ms for ts_ms, value in own if not np.isnan(value)] or ([] if ended is None else [ended])
+        if seen:
+            found.add((f"p-{pod}", min(seen), max(seen), ended))
+    return found
+
+
+@pytest.mark.parametrize("version", Version)
+@given(said=st.lists(SAID, min_size=1, max_size=12))
+def test_what_info_series_say_becomes_one_sighting_of_each_pod_and_day(version, said):
+    said = sorted(said, key=lambda one: one[0])
+    sets = LabelSets([labels | {"framebuffer_bytes": "1"} for labels in wanted(0, 3)[1::2]])
+    pods, times, values = (np.array(column) for column in zip(*said, strict=True))
+    body = Decoder(body_limits()).decode(sets.encode(version, pods, times, values), version)
+    sections, tally = rows_of(body, series_table())
+    found = {
+        (
+            section.identities.column("pod")[int(section.identity[row])].as_py(),
+            int(section.ts_ms[row]),
+            int(section.values[0, row]),
+            None if np.isnan(section.values[1, row]) else int(section.values[1, row]),
+        )
+        for section in sections
+        for row in range(len(section.ts_ms))
+    }
+    assert found == days_of(said)
+    assert sum(len(section.ts_ms) for section in sections) == len(found)
+    assert tally.bad_times == sum(not TS_MIN_MS <= ts_ms <= TS_MAX_MS for _, ts_ms, _ in said)
