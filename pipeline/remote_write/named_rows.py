@@ -20,7 +20,6 @@ from fleet.schema import (
     QUOTAS,
     SERVERS,
     SLICE_IDENTITY,
-    Table,
 )
 from fleet.series import SeriesIdentity, SeriesMeaning, Subject
 from pipeline.records.label_rows import LabelRows

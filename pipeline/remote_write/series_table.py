@@ -21,7 +21,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fleet.errors import Corrupt
-from fleet.schema import CARD_IDENTITY, CARD_USAGE, MEASURES, POD_USAGE, SLICE_IDENTITY, MeasureColumn, Table
+from fleet.schema import CARD_IDENTITY, CARD_USAGE, MEASURES, POD_USAGE, SLICE_IDENTITY, MeasureColumn
 from fleet.series import SeriesMeaning, Subject, meaning_of_name, resolve
 from pipeline.remote_write import kernels
 from pipeline.remote_write.claims import Claims
