@@ -7,6 +7,7 @@ warehouse that keep such files (`warehouse_duckdb`, `warehouse_hive`) answer wit
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Sequence
+from contextlib import contextmanager
 from datetime import UTC, datetime
 from pathlib import Path
 from shutil import rmtree
@@ -39,6 +40,8 @@ from pipeline.warehouse.warehouse import SeenRows
 
 _MEMORY = "1GiB"
 """What one question may take; DuckDB spills beyond it."""
+_INTERRUPTED = "Query interrupted"
+"""What DuckDB makes of whatever a signal's handler raises during a question (a RuntimeError)."""
 _PIECE_ROWS = 500_000
 """Rows that are merged into one row group."""
 
@@ -174,17 +177,12 @@ class ParquetReads:
         order = [name for name in table.keys if name != "window_start"]
         order += ["window_start"] if "window_start" in table.keys else []
         query = _merging(table, [column.name for column in table.columns], bounds) + f" ORDER BY {_listed(order)}"
-        options: dict[str, str | bool | int | float | list[str]] = {
-            "memory_limit": _MEMORY, "threads": 2, "temp_directory": str(spill_folder)
-        }  # fmt: skip
         try:
-            with duckdb.connect(config=options) as connection:
+            with _asked(f"cannot merge {len(paths)} files of {self.files.folder}", spill_folder) as connection:
                 answer = self._answer(connection, query, paths, table, of_any_age=True)
                 for batch in answer.to_arrow_reader(_PIECE_ROWS):
                     if batch.num_rows:
                         yield pa.Table.from_batches([batch]).cast(arrow_schema(table))
-        except (duckdb.Error, pa.ArrowException) as exc:
-            raise Corrupt(f"cannot merge {len(paths)} files of {self.files.folder}: {exc}") from exc
         finally:
             rmtree(spill_folder, ignore_errors=True)
 
@@ -213,15 +211,12 @@ class ParquetReads:
         return [file.path for file in self.files.files(table, cluster, first_date=first, last_date=last)]
 
     def _query(self, query: str, paths: Sequence[str], table: Table) -> pa.Table:
-        try:
-            with duckdb.connect(config={"memory_limit": _MEMORY, "threads": 2}) as connection:
-                try:
-                    return self._answer(connection, query, paths, table).to_arrow_table()
-                except (duckdb.BinderException, duckdb.InvalidInputException):
-                    # Some file is older than a measure. To look at every file for that takes four times as long.
-                    return self._answer(connection, query, paths, table, of_any_age=True).to_arrow_table()
-        except (duckdb.Error, OSError) as exc:
-            raise Corrupt(f"cannot read {len(paths)} files of {self.files.folder}: {exc}") from exc
+        with _asked(f"cannot read {len(paths)} files of {self.files.folder}") as connection:
+            try:
+                return self._answer(connection, query, paths, table).to_arrow_table()
+            except (duckdb.BinderException, duckdb.InvalidInputException):
+                # Some file is older than a measure. To look at every file for that takes four times as long.
+                return self._answer(connection, query, paths, table, of_any_age=True).to_arrow_table()
 
     def _answer(
         self,
@@ -249,6 +244,28 @@ class ParquetReads:
             rows = connection.sql("SELECT * FROM found_rows UNION ALL BY NAME SELECT * FROM all_columns")
         rows.create_view("stored_rows", replace=True)
         return connection.sql(query)
+
+
+@contextmanager
+def _asked(what_failed: str, spill_folder: Path | None = None) -> Iterator[duckdb.DuckDBPyConnection]:
+    """A connection for one question.
+
+    Raises:
+        Corrupt: a file can't be read.
+        KeyboardInterrupt: as a signal's handler raised it while DuckDB was at work, which makes another error of it.
+    """
+    options: dict[str, str | bool | int | float | list[str]] = {"memory_limit": _MEMORY, "threads": 2}
+    if spill_folder is not None:
+        options["temp_directory"] = str(spill_folder)
+    try:
+        with duckdb.connect(config=options) as connection:
+            yield connection
+    except (duckdb.Error, pa.ArrowException, OSError) as exc:
+        raise Corrupt(f"{what_failed}: {exc}") from exc
+    except RuntimeError as exc:
+        if str(exc) != _INTERRUPTED:
+            raise
+        raise KeyboardInterrupt from exc
 
 
 def _merging(table: Table, names: Sequence[str], bounds: str) -> str:

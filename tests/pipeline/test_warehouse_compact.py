@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+import signal
 from contextlib import closing
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -15,6 +16,7 @@ from fleet.errors import NotEnoughData
 from fleet.schema import POD_USAGE, WINDOW_SECONDS, Measure
 from pipeline.remote_write.decode import Version
 from pipeline.warehouse.compact import compact, remove_replaced, retain
+from pipeline.warehouse.parquet_reads import _asked
 from pipeline.warehouse.warehouse_duckdb import DuckdbWarehouse
 from tests.contracts.warehouse import NOON, name_of, node_part
 from tests.crashes import DeadlyFuse, was_killed
@@ -174,6 +176,17 @@ def test_each_row_group_of_a_merged_file_holds_one_level(chain):
             set(file.read_row_group(group).column("window_seconds").to_pylist()) for group in range(file.num_row_groups)
         ]
         assert groups == [{level} for level in WINDOW_SECONDS]
+
+
+def test_a_signal_while_duckdb_is_at_work_is_what_its_handler_raises():
+    former = signal.signal(signal.SIGALRM, signal.default_int_handler)
+    signal.setitimer(signal.ITIMER_REAL, 0.2)
+    try:
+        with pytest.raises(KeyboardInterrupt), _asked("cannot read") as connection:
+            connection.sql("SELECT * FROM range(20000000) AS t(x) ORDER BY hash(x)").to_arrow_table()
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, former)
 
 
 @pytest.mark.filterwarnings("ignore:This process:DeprecationWarning")
