@@ -199,7 +199,7 @@ class NodeRoom:
         """Takes over what was booked in a copy of this."""
         for own, changed in ((self._cpu, tried._cpu), (self._memory, tried._memory), (self._there, tried._there)):
             assert isinstance(changed, ChainMap)
-            own.update(changed.maps[0])  # type: ignore[arg-type]
+            own.update(changed.maps[0])
 
     def has_room(self, node: str, pods: Sequence[Grant], ratio: float) -> bool:
         """Whether a node has CPU and memory left for a share of what these pods ask for together."""
