@@ -39,6 +39,9 @@ steps see less of short contention: by the hour plans of the low preset realised
 minutes, of the medium preset one and a half times."""
 CELLS_PER_PART = 2_000_000
 """Steps of slices of a larger fleet that are analysed at a time: fifty cards over four weeks of minutes."""
+PARTS_MAX = 400
+"""Parts of a fleet, each of which has a file open while rows are sorted: of more than twenty thousand cards they grow, up
+to what is read as one for a hundred thousand."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -89,7 +92,7 @@ def load_judged(session: Session) -> History:
     steps = _planned_steps(stored)
     if steps is None:
         return stored.whole()
-    kept = Kept(stored, steps)
+    kept = Kept(stored, steps, session.folder().path)
     looked_at(session, stored, _slices_per_part(stored.slices.layout), kept, analyses=False)
     return kept.history()
 
@@ -136,7 +139,7 @@ def _whole(session: Session, stored: StoredHistory) -> Analysed:
 
 
 def _in_parts(session: Session, stored: StoredHistory, steps: Steps) -> Analysed:
-    kept = Kept(stored, steps)
+    kept = Kept(stored, steps, session.folder().path)
     profiles = _analysed(session, stored, kept)
     return Analysed(history=kept.history(), profiles=profiles, source_seconds=stored.slices.layout.step_seconds)
 
@@ -215,5 +218,6 @@ def _stored(
 
 
 def _slices_per_part(grid: Layout | UsageGrid[Any]) -> int:
-    cells = WHOLE_CELLS_MAX if _cells(grid) <= WHOLE_CELLS_MAX else CELLS_PER_PART
+    whole = _cells(grid)
+    cells = whole if whole <= WHOLE_CELLS_MAX else max(CELLS_PER_PART, whole // PARTS_MAX)
     return max(1, cells // max(1, grid.steps))

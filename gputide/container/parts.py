@@ -16,8 +16,6 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
-
 from analyzer.node_reports import NodeReports, NodesSeen, joined_reports, nodes_seen
 from analyzer.parts import inventory_parts, rows_of_parts
 from analyzer.profile import PartFigures, figures_of
@@ -28,6 +26,7 @@ from fleet.durable import FolderLock, Held, unwritable
 from fleet.schema import Measure
 from fleet.settings.settings import AnalyzerSettings
 from fleet.usage import Float32, History, Key, UsageGrid
+from gputide.container.planes import StoredPlanes
 from gputide.container.workers import open_workers
 from gputide.session import Session
 from pipeline.warehouse.history_parts import Cut, StoredPart, sorted_parts
@@ -58,14 +57,18 @@ class Steps:
 
 
 class Kept:
-    """What is kept of all parts; mutable: filled part by part."""
+    """What is kept of all parts; mutable: filled part by part.
 
-    def __init__(self, stored: StoredHistory, steps: Steps) -> None:
+    Args:
+        folder: on a disk with room for it.
+    """
+
+    def __init__(self, stored: StoredHistory, steps: Steps, folder: Path) -> None:
         self.steps = steps
         self._inventory = stored.inventory
-        self._slices = _Grid(stored.slices.layout, steps.slices)
+        self._slices = _Grid(stored.slices.layout, steps.slices, folder)
         cards = stored.cards
-        self._cards = None if cards is None or steps.cards is None else _Grid(cards.layout, steps.cards)
+        self._cards = None if cards is None or steps.cards is None else _Grid(cards.layout, steps.cards, folder)
 
     def history(self) -> History:
         """All that was kept."""
@@ -83,19 +86,16 @@ class Kept:
 class _Grid:
     """A grid in steps of some length; mutable: filled part by part."""
 
-    def __init__(self, layout: Layout, step_seconds: int) -> None:
+    def __init__(self, layout: Layout, step_seconds: int, folder: Path) -> None:
         self._layout, self._step_seconds = layout, step_seconds
         self._steps = layout.steps // (step_seconds // layout.step_seconds)
-        self._mean: dict[Measure, Float32] = {}
-        self._peak: dict[Measure, Float32] = {}
+        self._mean, self._peak = (StoredPlanes(folder, len(layout.keys), self._steps) for _ in range(2))
 
     def add(self, part: UsageGrid[Any], rows: Sequence[int]) -> None:
         """Takes the rows of one part, in these steps; `rows` says where they belong."""
         for planes, found in ((self._mean, part.mean), (self._peak, part.peak)):
             for measure, values in found.items():
-                if measure not in planes:
-                    planes[measure] = np.full((len(self._layout.keys), self._steps), np.nan, np.float32)
-                planes[measure][np.array(rows, np.int64)] = values
+                planes.put(measure, rows, values)
 
     def grid(self) -> UsageGrid[Any]:
         """All that was added."""

@@ -38,6 +38,8 @@ Runner = Callable[[Callable[["SortJob"], "Sorted"], Sequence["SortJob"]], Iterat
 
 _BUFFERED_ROWS = 1_000_000
 """Rows that are sorted by part at a time, by all processes: some 100 MB; of fewer a part's lie in more pieces."""
+_BUFFERED_ROWS_MIN = 250_000
+"""Rows that each of them holds in any case."""
 _JOBS_PER_PROCESS = 4
 """Sorting jobs of one table: more of them than processes, since files differ in size."""
 _GROUPS_PER_FILE = 16
@@ -267,7 +269,7 @@ def _jobs(grid: StoredGrid, members: Sequence[Sequence[int]], folder: Path, proc
         SortJob(
             table=replace(table, files=replace(grid.files, paths=tuple(paths[number::count]))),
             folder=folder / str(number),
-            rows=max(1, _BUFFERED_ROWS // processes),
+            rows=max(_BUFFERED_ROWS_MIN, _BUFFERED_ROWS // processes),
         )
         for number in range(count)
     ]
