@@ -19,7 +19,6 @@ from typing import Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from analyzer.survey import as_believed
 from enforcer.judged_rows import JudgedRows, judged_rows
 from enforcer.lent_turns import lent_cards
 from enforcer.record.journal import RunRecord, StageRecord, StageState
@@ -34,7 +33,7 @@ from fleet.outcomes import Outcome, WorkloadOutcome
 from fleet.priority_holds import Holders, broken_needs, contending
 from fleet.schema import Measure
 from fleet.sentences import Sentence
-from fleet.settings.settings import AnalyzerSettings, Settings
+from fleet.settings.settings import Settings
 from fleet.sharing import ACTIVE_RATIO_MIN, CONTENTION_RATIO_MAX, sum_by_card
 from fleet.units import MIB, format_time
 from fleet.usage import Float32, History, SliceGrid
@@ -52,12 +51,17 @@ FULL_CACHE_RATIO = 0.999
 
 _CAUSES = ("contention", "short", "full")
 
+HARM = frozenset({Measure.SM_ACTIVE, Measure.DUTY_CYCLE, Measure.FRAMEBUFFER_USED, Measure.KV_CACHE_USAGE})
+"""Measures of slices that say what was harmed."""
+
 
 class Measurements(Protocol):
     """What was measured."""
 
-    def history(self, since: datetime, until: datetime) -> History:
-        """Usage and grants between two moments.
+    def believed(self, since: datetime, until: datetime) -> History:
+        """Usage and grants between two moments, as far as they are believed (`analyzer.survey.as_believed`).
+
+        Of usage it has at least `HARM` of slices.
 
         Raises:
             NotEnoughData: nothing was collected in that time.
@@ -103,7 +107,7 @@ def verify(
     until = min(now, since + days)
     if until <= since:
         raise NotEnoughData(f"cannot verify plan {plan.plan_id}: it was applied at {format_time(since)}, just now")
-    history = as_believed(measurements.history(since, until), settings.analyzer)
+    history = measurements.believed(since, until)
     stages = sorted(stages_in_place(plan, planned_cards(plan), applied))
     promised, named = promised_cards(plan, stages), named_cards(plan, stages)
     granted_before = frozenset(card for run in runs for card in run.cards_granted)
@@ -166,7 +170,7 @@ def _broken(
     if not found or judged.inventory.as_of >= now:
         return found
     try:
-        latest = measurements.history(max(judged.inventory.as_of, now - timedelta(days=1)), now)
+        latest = measurements.believed(max(judged.inventory.as_of, now - timedelta(days=1)), now)
     except NotEnoughData:
         return found
     return broken_needs(plan, chosen, holders, _living(latest))
@@ -176,9 +180,8 @@ def _living(history: History) -> frozenset[WorkloadId]:
     return frozenset(grant.workload_id for grant in history.inventory.live_grants())
 
 
-def harm_by_workload(history: History, settings: AnalyzerSettings) -> dict[WorkloadId, Harm]:
-    """What every workload suffered in a history, by the rule above."""
-    history = as_believed(history, settings)
+def harm_by_workload(history: History) -> dict[WorkloadId, Harm]:
+    """What every workload suffered in a history, as far as that is believed, by the rule above."""
     rows = judged_rows(history)
     windows = _windows(history.slices, rows)
     return {workload: _suffered(windows, own) for workload, own in _rows_of(rows).items()}

@@ -11,6 +11,7 @@ from analyzer.node_reports import grid_reports
 from analyzer.parts import history_part, inventory_parts
 from analyzer.presence import timeline
 from analyzer.profile import joined_profiles, profile_fleet, profile_parts
+from analyzer.survey import as_believed
 from fleet.data_folder import DataFolder
 from fleet.errors import NotEnoughData
 from fleet.inventory import Inventory
@@ -18,7 +19,7 @@ from fleet.profiles import Profiles
 from fleet.schema import Measure
 from fleet.settings.settings import Settings
 from fleet.usage import History, UsageGrid
-from gputide.container.parts import Kept, Steps, in_steps, looked_at
+from gputide.container.parts import Kept, Look, Steps, in_steps, looked_at
 from gputide.container.warehouse import cluster_name, warehouse
 from gputide.session import Session
 
@@ -40,8 +41,8 @@ minutes, of the medium preset one and a half times."""
 CELLS_PER_PART = 2_000_000
 """Steps of slices of a larger fleet that are analysed at a time: fifty cards over four weeks of minutes."""
 PARTS_MAX = 400
-"""Parts of a fleet, each of which has a file open while rows are sorted: of more than twenty thousand cards they grow, up
-to what is read as one for a hundred thousand."""
+"""Parts of a fleet, each of which has a file open while rows are sorted: those of more than twenty thousand cards grow,
+up to what is read as one for a hundred thousand."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -93,8 +94,57 @@ def load_judged(session: Session) -> History:
     if steps is None:
         return stored.whole()
     kept = Kept(stored, steps, session.folder().path)
-    looked_at(session, stored, _slices_per_part(stored.slices.layout), kept, analyses=False)
+    looked_at(_look(session, stored, analyses=False), stored, kept)
     return kept.history()
+
+
+def load_believed(
+    folder: DataFolder,
+    settings: Settings,
+    cluster: str | None,
+    since: datetime,
+    until: datetime,
+    *,
+    measures: Collection[Measure],
+) -> History:
+    """Usage and grants of some days that are over, as far as they are believed (`analyzer.survey.as_believed`).
+
+    Args:
+        measures: of a large fleet, measures of slices that are kept; nothing of its cards is.
+
+    Raises:
+        NotEnoughData: nothing was collected then.
+        Misconfigured: nothing is known of that cluster.
+    """
+    name = cluster_name(folder, settings) if cluster is None else cluster
+    stored = warehouse(folder, settings).stored_history(
+        name, since=since, until=until, time_zone=settings.cluster.time_zone, rows_max=WHOLE_CELLS_MAX
+    )
+    if _is_small(stored):
+        return as_believed(stored.whole(), settings.analyzer)
+    layout = stored.slices.layout
+    only = frozenset(measures)
+    kept = Kept(stored, Steps(slices=layout.step_seconds, cards=None, mean=only, peak=only), folder.path)
+    look = Look(
+        folder=folder,
+        settings=settings.analyzer,
+        now=until,
+        slices_max=_slices_per_part(layout),
+        analyses=False,
+        believes=True,
+    )
+    looked_at(look, stored, kept)
+    return kept.history()
+
+
+def _look(session: Session, stored: StoredHistory, *, analyses: bool) -> Look:
+    return Look(
+        folder=session.folder(),
+        settings=session.settings.analyzer,
+        now=session.now(),
+        slices_max=_slices_per_part(stored.slices.layout),
+        analyses=analyses,
+    )
 
 
 def _planned_steps(stored: StoredHistory) -> Steps | None:
@@ -146,7 +196,7 @@ def _in_parts(session: Session, stored: StoredHistory, steps: Steps) -> Analysed
 
 def _analysed(session: Session, stored: StoredHistory, kept: Kept | None) -> Profiles:
     """The profiles of a large fleet; fills what is kept."""
-    found = looked_at(session, stored, _slices_per_part(stored.slices.layout), kept, analyses=True)
+    found = looked_at(_look(session, stored, analyses=True), stored, kept)
     return joined_profiles(found, settings=session.settings.analyzer)
 
 

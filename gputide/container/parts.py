@@ -20,6 +20,7 @@ from analyzer.node_reports import NodeReports, NodesSeen, joined_reports, nodes_
 from analyzer.parts import inventory_parts, rows_of_parts
 from analyzer.profile import PartFigures, figures_of
 from analyzer.state.idleness import COMPUTE
+from analyzer.survey import as_believed
 from fleet.coarse_grid import coarse_grid
 from fleet.data_folder import DataFolder
 from fleet.durable import FolderLock, Held, unwritable
@@ -28,7 +29,6 @@ from fleet.settings.settings import AnalyzerSettings
 from fleet.usage import Float32, History, Key, UsageGrid
 from gputide.container.planes import StoredPlanes
 from gputide.container.workers import open_workers
-from gputide.session import Session
 from pipeline.warehouse.history_parts import Cut, StoredPart, sorted_parts
 
 if TYPE_CHECKING:
@@ -142,6 +142,7 @@ class _PartJob:
     Attributes:
         reports: how its nodes report; None where nobody analyses it.
         steps: what is kept of it; None for nothing.
+        believes: see `Look`.
     """
 
     part: StoredPart
@@ -149,6 +150,7 @@ class _PartJob:
     now: datetime
     reports: NodeReports | None
     steps: Steps | None
+    believes: bool
 
     def run(self) -> _PartDone:
         """Do it."""
@@ -157,6 +159,8 @@ class _PartJob:
             figures = figures_of(history, settings=self.settings, now=self.now, reports=self.reports)
         if steps is None:
             return _PartDone(figures=figures, slices=None, cards=None)
+        if self.believes:
+            history = as_believed(history, self.settings)
         slices, cards = history.slices, history.cards
         slices = replace(slices, mean=_some(slices.mean, steps.mean), peak=_some(slices.peak, steps.peak))
         return _PartDone(
@@ -175,20 +179,36 @@ def in_steps(grid: UsageGrid[Key], step_seconds: int) -> UsageGrid[Key]:
     return grid if step_seconds == grid.step_seconds else coarse_grid(grid, step_seconds)
 
 
-def looked_at(
-    session: Session, stored: StoredHistory, slices_max: int, kept: Kept | None, *, analyses: bool
-) -> list[PartFigures]:
-    """Figures of each part, if asked for, by as many processes as are set; fills what is kept.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Look:
+    """One look over all parts of a history, by as many processes as are set.
 
-    Args:
+    Attributes:
+        folder: where the sorted rows go meanwhile.
+        now: moment of the analysis, UTC.
         slices_max: slices of a part, unless more belong together.
+        analyses: whether each part is described.
+        believes: whether what is kept of it is what is believed of it (`analyzer.survey.as_believed`).
     """
-    settings, now = session.settings.analyzer, session.now()
+
+    folder: DataFolder
+    settings: AnalyzerSettings
+    now: datetime
+    slices_max: int
+    analyses: bool
+    believes: bool = False
+
+
+def looked_at(look: Look, stored: StoredHistory, kept: Kept | None) -> list[PartFigures]:
+    """Figures of each part, if asked for; fills what is kept."""
+    settings, now = look.settings, look.now
     found: list[PartFigures] = []
-    with _scratch(session.folder()) as scratch, open_workers(settings.processes, "analyzer.processes") as run:
-        *parts, rest = sorted_parts(stored, _cuts(stored, slices_max), scratch, run=run, processes=settings.processes)
+    with _scratch(look.folder) as scratch, open_workers(settings.processes, "analyzer.processes") as run:
+        *parts, rest = sorted_parts(
+            stored, _cuts(stored, look.slices_max), scratch, run=run, processes=settings.processes
+        )
         reports = None
-        if analyses:
+        if look.analyses:
             asked = [_NodesJob(part=part, now=now, asks_alive=stored.cards is None) for part in (*parts, rest)]
             reports = joined_reports(run(_NodesJob.run, asked))
         parts += [] if kept is None else [rest]
@@ -199,6 +219,7 @@ def looked_at(
                 now=now,
                 reports=None if reports is None or part is rest else reports.of(_nodes_of(part)),
                 steps=None if kept is None else kept.steps,
+                believes=look.believes,
             )
             for part in parts
         )
