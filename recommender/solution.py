@@ -80,8 +80,12 @@ class Solution:
 
     def waits(self, name: WorkloadId) -> bool:
         """Whether a workload is cut only when pods of it move: all replicas restart then, or it has its turn."""
-        is_cut_before = self.problem.capability.admits_pods and name not in self.arrangement.sequence
+        is_cut_before = self.problem.capability.admits_pods and name not in self._in_turn
         return name in self.moves_of and not is_cut_before
+
+    @cached_property
+    def _in_turn(self) -> frozenset[WorkloadId]:
+        return frozenset(self.arrangement.sequence)
 
     def pods(self, rows: Sequence[int]) -> tuple[str, ...]:
         """Pods of rows, sorted."""
