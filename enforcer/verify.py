@@ -49,6 +49,7 @@ proportion to demand and nobody asks for more than one card, so a pod that waits
 FULL_CACHE_RATIO = 0.999
 """Usage of a pre-allocated KV cache from which a server is taken to want more framebuffer."""
 
+_CELLS_AT_ONCE = 1_000_000
 _CAUSES = ("contention", "short", "full")
 
 HARM = frozenset({Measure.SM_ACTIVE, Measure.DUTY_CYCLE, Measure.FRAMEBUFFER_USED, Measure.KV_CACHE_USAGE})
@@ -299,12 +300,28 @@ class _Windows:
 
 
 def _windows(grid: SliceGrid, rows: JudgedRows) -> _Windows:
+    """Worked off some steps at a time, for each is judged by itself."""
+    at_once = max(1, _CELLS_AT_ONCE // max(1, len(rows.row)))
+    pieces = [
+        (grid.between(first, stop), replace(rows, lives=rows.lives[:, first:stop]))
+        for first in range(0, max(1, grid.steps), at_once)
+        for stop in [min(grid.steps, first + at_once)]
+    ]
+    has_sm = any(not np.isnan(_measured(*piece, Measure.SM_ACTIVE)).all() for piece in pieces)
+    found = [_judged(*piece, Measure.SM_ACTIVE if has_sm else Measure.DUTY_CYCLE) for piece in pieces]
+    return _Windows(
+        active=np.concatenate([one.active for one in found], axis=1),
+        violated=np.concatenate([one.violated for one in found], axis=1),
+        cause=np.concatenate([one.cause for one in found], axis=1),
+        judged=np.concatenate([one.judged for one in found], axis=1),
+    )
+
+
+def _judged(grid: SliceGrid, rows: JudgedRows, compute: Measure) -> _Windows:
     shape = (len(rows.row), grid.steps)
-    use = _measured(grid, rows, Measure.SM_ACTIVE, shape)
-    if np.isnan(use).all():
-        use = _measured(grid, rows, Measure.DUTY_CYCLE, shape)
-    used = _measured(grid, rows, Measure.FRAMEBUFFER_USED, shape)
-    cache = _measured(grid, rows, Measure.KV_CACHE_USAGE, shape)
+    use = _measured(grid, rows, compute)
+    used = _measured(grid, rows, Measure.FRAMEBUFFER_USED)
+    cache = _measured(grid, rows, Measure.KV_CACHE_USAGE)
     active = np.nan_to_num(use) > ACTIVE_RATIO_MIN
     cards = int(rows.card.max()) + 1 if len(rows.card) else 0
     is_shared = _sharers(rows, cards)[rows.card] > 1 if cards else np.zeros(shape, bool)
@@ -357,10 +374,10 @@ def _sharers(rows: JudgedRows, cards: int) -> Float32:
     return sum_by_card(lives.astype(np.float32), pairs[0], cards)
 
 
-def _measured(grid: SliceGrid, rows: JudgedRows, measure: Measure, shape: tuple[int, int]) -> Float32:
+def _measured(grid: SliceGrid, rows: JudgedRows, measure: Measure) -> Float32:
     values = grid.mean.get(measure)
     if values is None:
-        return np.full(shape, np.nan, np.float32)
+        return np.full((len(rows.row), grid.steps), np.nan, np.float32)
     return np.where(rows.lives, values[rows.row], np.nan).astype(np.float32)
 
 
