@@ -14,7 +14,9 @@ import pyarrow.parquet as pq
 import pytest
 
 from analyzer.profile import profile_fleet
+from analyzer.survey import as_believed
 from bench.stored_fleet import CLUSTER, store_fleet, store_minutes
+from enforcer.verify import HARM, harm_by_workload
 from fleet.coarse_grid import coarse_grid
 from fleet.data_folder import open_data_folder
 from fleet.documents import profiles_document
@@ -265,3 +267,25 @@ def test_findings_are_the_same_however_a_fleet_without_measured_cards_is_cut(tmp
     for slices in (1, 9, 20):
         monkeypatch.setattr(history, "CELLS_PER_PART", slices * 7 * 24)
         assert json.dumps(profiles_document(history.load_profiles(session))) == whole
+
+
+def test_what_is_believed_of_a_large_fleet_is_what_is_believed_of_the_whole(session: Session, monkeypatch) -> None:
+    folder, settings, now = session.folder(), session.settings, session.now()
+    since = now - timedelta(days=DAYS)
+    whole = as_believed(whole_of(session), settings.analyzer)
+    monkeypatch.setattr(history, "WHOLE_CELLS_MAX", 0)
+    monkeypatch.setattr(history, "CELLS_PER_PART", 7 * DAYS * 1440)
+    found = history.load_believed(folder, settings, None, since, now, measures=HARM)
+    assert found.cards is None
+    assert found.inventory == whole.inventory
+    assert_same(
+        found.slices,
+        replace(
+            whole.slices,
+            mean={measure: values for measure, values in whole.slices.mean.items() if measure in HARM},
+            peak={measure: values for measure, values in whole.slices.peak.items() if measure in HARM},
+        ),
+    )
+    harmed = harm_by_workload(found)
+    assert harmed == harm_by_workload(whole)
+    assert any(harm.active_steps for harm in harmed.values())
