@@ -159,7 +159,14 @@ def _joined(parts: Sequence[PartFigures], order: Sequence[int]) -> tuple[DayReco
     """Days and hourly levels of all parts, in the order of the workloads."""
     rows = np.array(order, np.int64)
     days = DayRecord.joined([part.days for part in parts], rows)
-    return days, np.concatenate([part.levels for part in parts])[rows]
+    place = np.empty(len(rows), np.int64)
+    place[rows] = np.arange(len(rows))
+    levels = np.empty((len(rows), parts[0].levels.shape[1]), np.float32)
+    first = 0
+    for part in parts:
+        levels[place[first : first + len(part.levels)]] = part.levels
+        first += len(part.levels)
+    return days, levels
 
 
 def withheld(line: Timeline, facts: Sequence[Facts], settings: AnalyzerSettings) -> Iterator[Withheld]:
