@@ -62,10 +62,13 @@ def companions(levels: Float32) -> list[tuple[int, ...]]:
         levels: demand by hour, (workloads, hours), NaN where not collected.
     """
     found: list[tuple[int, ...]] = [() for _ in range(len(levels))]
-    there = ~np.isnan(levels)
-    centred = np.where(there, levels - _mean(levels, there), 0).astype(np.float32)
-    moving = np.flatnonzero((np.abs(centred).max(axis=1, initial=0) > 1e-4) & (there.sum(axis=1) >= HOURS_MIN))
-    own, seen = centred[moving], there[moving]
+    own, seen, moves = np.empty(levels.shape, np.float32), ~np.isnan(levels), np.zeros(len(levels), bool)
+    for start in range(0, len(levels), _BLOCK):
+        part = slice(start, start + _BLOCK)
+        own[part] = np.where(seen[part], levels[part] - _mean(levels[part], seen[part]), 0)
+        moves[part] = np.abs(own[part]).max(axis=1, initial=0) > 1e-4
+    moving = np.flatnonzero(moves & (seen.sum(axis=1) >= HOURS_MIN))
+    own, seen = own[moving], seen[moving]
     for asking, answering in _cells(own):
         # Blocks keep the table of all pairs out of memory.
         for start in range(0, len(asking), _BLOCK):
@@ -88,11 +91,10 @@ def _cells(own: Float32) -> Iterator[tuple[NDArray[np.int64], NDArray[np.int64]]
         yield everybody, everybody
         return
     count = math.isqrt(len(own))
-    unit = own / np.linalg.norm(own, axis=1, keepdims=True)
-    anchors = unit[np.linspace(0, len(own) - 1, count).astype(np.int64)]
+    anchors = _unit(own[np.linspace(0, len(own) - 1, count).astype(np.int64)])
     nearest = np.empty((len(own), CELLS_PER_ROW), np.int64)
     for start in range(0, len(own), _BLOCK):
-        near = unit[start : start + _BLOCK] @ anchors.T
+        near = _unit(own[start : start + _BLOCK]) @ anchors.T
         best = np.argpartition(-near, CELLS_PER_ROW, axis=1)[:, :CELLS_PER_ROW]
         order = np.argsort(-np.take_along_axis(near, best, axis=1), axis=1, kind="stable")
         nearest[start : start + _BLOCK] = np.take_along_axis(best, order, axis=1)
@@ -104,6 +106,11 @@ def _cells(own: Float32) -> Iterator[tuple[NDArray[np.int64], NDArray[np.int64]]
     for asking, answering in zip(by_home, by_cell, strict=True):
         if len(asking):
             yield asking, answering
+
+
+def _unit(rows: Float32) -> Float32:
+    unit: Float32 = rows / np.linalg.norm(rows, axis=1, keepdims=True)
+    return unit
 
 
 def _correlation(own: Float32, seen: NDArray[np.bool_], others: Float32, others_seen: NDArray[np.bool_]) -> Float32:

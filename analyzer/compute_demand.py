@@ -11,7 +11,7 @@ Called by `analyzer.survey`, `analyzer.cards`, `analyzer.succession` and `recomm
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -114,9 +114,10 @@ def demand(
     """
     found = np.full((len(rows), steps), np.nan, np.float32)
     by_sm = np.zeros(len(rows), bool)
+    all_sm, all_duty = grid.mean.get(Measure.SM_ACTIVE), grid.mean.get(Measure.DUTY_CYCLE)
     for part in _parts(len(rows)):
         here = rows[part]
-        sm, duty = _rows(grid.mean, Measure.SM_ACTIVE, here, steps), _rows(grid.mean, Measure.DUTY_CYCLE, here, steps)
+        sm, duty = _rows(all_sm, here, steps), _rows(all_duty, here, steps)
         curve = np.full(len(here), -1, np.int64) if curves is None else curves.of_row[here]
         found[part], by_sm[part] = better_of(sm, duty)
         for place in np.flatnonzero(curve >= 0).tolist():
@@ -150,10 +151,8 @@ def _read(duty: Float32, limit: Float32) -> Float32:
     return found
 
 
-def _rows(values: Mapping[Measure, Float32], measure: Measure, rows: NDArray[np.int64], steps: int) -> Float32:
-    if measure not in values:
-        return np.full((len(rows), steps), np.nan, np.float32)
-    return values[measure][rows, :steps]
+def _rows(values: Float32 | None, rows: NDArray[np.int64], steps: int) -> Float32:
+    return np.full((len(rows), steps), np.nan, np.float32) if values is None else values[rows, :steps]
 
 
 def _parts(count: int) -> Iterator[slice]:

@@ -11,7 +11,7 @@ Called by `analyzer.profile` first, and by `analyzer.cards`.
 from __future__ import annotations
 
 import math
-from collections import Counter, defaultdict
+from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
@@ -26,10 +26,6 @@ from fleet.usage import CardGrid, Float32, SliceGrid
 Bools = NDArray[np.bool_]
 """Array of truth values."""
 
-STRIDE_REGULARITY_MIN = 0.9
-"""Share of the gaps between a node's rows that must be equal before a step longer than the grid's is believed."""
-STRIDE_STEPS_MAX = 60
-"""Longest step of a source, in steps of the grid; anything rarer is a gap."""
 _SPARE_STEPS = 2
 """A life counts as a full day when at most this many steps are missing: pods start and clocks stop inside a step."""
 
@@ -171,28 +167,6 @@ def alive(lives: Sequence[Tenure], line: Timeline) -> Bools:
     return mask
 
 
-def strides(seen: Bools, nodes: Sequence[str]) -> NDArray[np.int64]:
-    """The source's own step of every row, in steps of the grid, (rows,), at least 1.
-
-    It is the gap that prevails between the rows of one node's slices, if nearly all gaps are like it; else 1. It is
-    taken per node and not per slice, because a slice that loses every other sample is not one with a slow source.
-
-    Args:
-        seen: True where a row exists, (rows, steps).
-    """
-    gaps: dict[str, Counter[int]] = defaultdict(Counter)
-    for row, node in enumerate(nodes):
-        counts = np.bincount(np.diff(np.flatnonzero(seen[row])), minlength=1)
-        for gap in np.flatnonzero(counts).tolist():
-            gaps[node][gap] += int(counts[gap])
-    stride_of: dict[str, int] = {}
-    for node, counter in gaps.items():
-        gap, count = max(counter.items(), key=lambda item: (item[1], -item[0]), default=(1, 0))
-        regular = count >= STRIDE_REGULARITY_MIN * counter.total() and gap <= STRIDE_STEPS_MAX
-        stride_of[node] = gap if regular and gap > 1 else 1
-    return np.array([stride_of.get(node, 1) for node in nodes], np.int64)
-
-
 def coverage(seen: Bools, lived: Bools, stride: NDArray[np.int64]) -> float:
     """Windows with a row / windows in which the slices lived, 0-1; 0 where none lived a whole step.
 
@@ -273,14 +247,3 @@ def crowds(lives: Sequence[Tenure], lived: Bools) -> dict[CardId, NDArray[np.int
 def card_rows(cards: CardGrid | None) -> dict[CardId, int]:
     """Row of each card in the card grid."""
     return {} if cards is None else {key.card: row for row, key in enumerate(cards.keys)}
-
-
-def nodes_alive(grid: SliceGrid, seen: Bools) -> dict[str, Bools]:
-    """Steps in which each node reported any slice, (steps,)."""
-    found: dict[str, Bools] = {}
-    for row, key in enumerate(grid.keys):
-        if key.node in found:
-            found[key.node] |= seen[row]
-        else:
-            found[key.node] = seen[row].copy()
-    return found

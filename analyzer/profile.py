@@ -4,15 +4,13 @@ Runs the steps in order: survey (presence, activity, trust), facts (footprint, r
 state, cards. Pure: the same history, settings and `now` give the same answer. Called by `gputide workloads`, and by the
 recommender for every fold of a back-test.
 
-A history larger than memory is profiled in parts. A part holds whole workloads and whole cards: slices that ever shared
-a card, or belong to one workload, stay together, because a profile is made from them. What a fleet shares beyond that
-(hazards, companions) is learned from the figures of all parts. A source's own step is read off those rows of a node
-that lie in one part.
+A history larger than memory is profiled in parts (`analyzer.parts`). What a fleet shares beyond whole workloads and
+cards (hazards, companions) is learned from the figures of all parts, and how nodes report is asked of all rows first
+(`analyzer.node_reports`).
 """
 
 from __future__ import annotations
 
-from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
@@ -24,16 +22,16 @@ from analyzer.company import companions
 from analyzer.confidence import DayRecord, breaks, calibrate, streaks, waking_scores
 from analyzer.facts import Facts, gather
 from analyzer.neighbours import effects_of_neighbours
+from analyzer.node_reports import NodeReports
 from analyzer.presence import Timeline, timeline
 from analyzer.rhythm import DAY_HISTORY_SECONDS_MIN
 from analyzer.state.workload_state import Streaks, Verdict, verdict
 from analyzer.survey import survey
 from fleet.decisions import RecommendationKind, Withheld
-from fleet.inventory import CardId, Grant, Inventory, Priority, WorkloadId
-from fleet.linked_cards import linked_workloads
+from fleet.inventory import CardId, Inventory, Priority, WorkloadId
 from fleet.profiles import CardProfile, NeighbourEffect, Profile, Profiles, WorkloadState
 from fleet.settings.settings import AnalyzerSettings
-from fleet.usage import CardGrid, CardKey, Float32, History, Key, SliceGrid, SliceKey, UsageGrid
+from fleet.usage import Float32, History, SliceGrid, UsageGrid
 
 _NEEDS_RHYTHM = (RecommendationKind.OFFPEAK_PAIR, RecommendationKind.TIDE)
 _NEEDS_FRAMEBUFFER = (RecommendationKind.SLICE, RecommendationKind.OVERSUBSCRIBE, RecommendationKind.MIG)
@@ -58,16 +56,20 @@ def profile_fleet(history: History, *, settings: AnalyzerSettings, now: datetime
     return profile_parts([history], settings=settings, now=now)
 
 
-def profile_parts(parts: Iterable[History], *, settings: AnalyzerSettings, now: datetime) -> Profiles:
+def profile_parts(
+    parts: Iterable[History], *, settings: AnalyzerSettings, now: datetime, reports: NodeReports | None = None
+) -> Profiles:
     """The same for a fleet in parts, each asked for when the one before has become a few figures.
 
     Args:
         parts: at least one, over the same steps, each with whole workloads and whole cards (`analyzer.profile`).
+        reports: how nodes report, by the rows of all parts; None where there is one.
 
     Returns:
         Profiles of all parts together.
     """
-    return joined_profiles([figures_of(part, settings=settings, now=now) for part in parts], settings=settings)
+    figures = [figures_of(part, settings=settings, now=now, reports=reports) for part in parts]
+    return joined_profiles(figures, settings=settings)
 
 
 def joined_profiles(parts: Sequence[PartFigures], *, settings: AnalyzerSettings) -> Profiles:
@@ -124,11 +126,17 @@ class PartFigures:
     beside: Mapping[WorkloadId, tuple[NeighbourEffect, ...]]
 
 
-def figures_of(history: History, *, settings: AnalyzerSettings, now: datetime) -> PartFigures:
-    """What `joined_profiles` needs of one part; see `profile_fleet`."""
+def figures_of(
+    history: History, *, settings: AnalyzerSettings, now: datetime, reports: NodeReports | None = None
+) -> PartFigures:
+    """What `joined_profiles` needs of one part; see `profile_fleet`.
+
+    Args:
+        reports: how nodes report, by the rows of all parts; None where this is the only one.
+    """
     if timeline(history.slices, now).steps == 0:
         history = _without_usage(history, now)
-    seen = survey(history, settings, now)
+    seen = survey(history, settings, now, reports)
     facts, days, levels = gather(seen, history.inventory.time_zone, settings)
     inventory = history.inventory
     return PartFigures(
@@ -151,7 +159,14 @@ def _joined(parts: Sequence[PartFigures], order: Sequence[int]) -> tuple[DayReco
     """Days and hourly levels of all parts, in the order of the workloads."""
     rows = np.array(order, np.int64)
     days = DayRecord.joined([part.days for part in parts], rows)
-    return days, np.concatenate([part.levels for part in parts])[rows]
+    place = np.empty(len(rows), np.int64)
+    place[rows] = np.arange(len(rows))
+    levels = np.empty((len(rows), parts[0].levels.shape[1]), np.float32)
+    first = 0
+    for part in parts:
+        levels[place[first : first + len(part.levels)]] = part.levels
+        first += len(part.levels)
+    return days, levels
 
 
 def withheld(line: Timeline, facts: Sequence[Facts], settings: AnalyzerSettings) -> Iterator[Withheld]:
@@ -257,112 +272,3 @@ def _without_usage(history: History, now: datetime) -> History:
 def _unallocated(inventory: Inventory) -> tuple[CardId, ...]:
     granted = {grant.card for grant in inventory.live_grants()}
     return tuple(sorted(card.card for card in inventory.cards if card.card not in granted))
-
-
-def inventory_parts(inventory: Inventory, slices_max: int) -> Iterator[Inventory]:
-    """Cuts an inventory into parts of about equal size, in the order of their first workloads.
-
-    Args:
-        inventory: what stands there; cards granted to nobody go with the last part.
-        slices_max: grants per part, at least 1; more only where more belong together.
-
-    Yields:
-        At least one part; together they hold every card and every grant once.
-    """
-    together = _together(inventory.grants)
-    chosen: list[Grant] = []
-    taken: set[CardId] = set()
-    for number, grants in enumerate(together):
-        chosen += grants
-        if len(chosen) >= slices_max and number + 1 < len(together):
-            cards = {grant.card for grant in chosen}
-            yield _part(inventory, chosen, cards)
-            taken |= cards
-            chosen = []
-    yield _part(inventory, chosen, {card.card for card in inventory.cards} - taken)
-
-
-def sampled_inventory(inventory: Inventory, slices_max: int) -> Inventory:
-    """Whole workloads of an inventory with all that share their cards, picked by chance; the same ones every time.
-
-    Args:
-        slices_max: live grants that are kept, unless more belong together; an inventory of no more stays whole.
-    """
-    live = set(map(id, inventory.live_grants()))
-    if len(live) <= slices_max:
-        return inventory
-    together = _together(inventory.grants)
-    chosen: list[Grant] = []
-    kept = 0
-    generator = np.random.default_rng(len(together))
-    for number in generator.permutation(len(together)):
-        chosen += together[number]
-        kept += sum(id(grant) in live for grant in together[number])
-        if kept >= slices_max:
-            break
-    return _part(inventory, chosen, {grant.card for grant in chosen})
-
-
-def _together(grants: Sequence[Grant]) -> list[list[Grant]]:
-    """Grants linked by workloads and cards, each set in the inventory's order, by the first name in it."""
-    cards_of: dict[WorkloadId, set[CardId]] = defaultdict(set)
-    for grant in grants:
-        cards_of[grant.workload_id].add(grant.card)
-    linked = linked_workloads(cards_of)
-    number_of = {name: number for number, names in enumerate(linked) for name in names}
-    together: list[list[Grant]] = [[] for _ in linked]
-    for grant in grants:
-        together[number_of[grant.workload_id]].append(grant)
-    return together
-
-
-def _part(inventory: Inventory, grants: Sequence[Grant], cards: set[CardId]) -> Inventory:
-    chosen = set(map(id, grants))
-    kept = tuple(card for card in inventory.cards if card.card in cards)
-    nodes = {card.node for card in kept} | {grant.node for grant in grants}
-    return replace(
-        inventory,
-        cards=kept,
-        nodes=tuple(node for node in inventory.nodes if node.node in nodes),
-        grants=tuple(grant for grant in inventory.grants if id(grant) in chosen),
-    )
-
-
-def history_part(history: History, part: Inventory) -> History:
-    """The history of one part: rows of its cards and of its pods, also under names that no grant explains.
-
-    The one part of a small fleet is the history itself.
-    """
-    if len(part.grants) == len(history.inventory.grants):
-        return history
-    slice_rows, card_rows = part_rows(part, history.slices.keys, () if history.cards is None else history.cards.keys)
-    slices: SliceGrid = _rows(history.slices, slice_rows)
-    own: CardGrid | None = None
-    if history.cards is not None:
-        own = _rows(history.cards, card_rows)
-    return History(inventory=part, slices=slices, cards=own)
-
-
-def part_rows(part: Inventory, slices: Sequence[SliceKey], cards: Sequence[CardKey]) -> tuple[list[int], list[int]]:
-    """Rows of one part in the grids of slices and of cards."""
-    names = {card.card for card in part.cards} | {grant.card for grant in part.grants}
-    pods = {grant.pod_id for grant in part.grants}
-    return (
-        [row for row, key in enumerate(slices) if key.card in names or key.pod_id in pods],
-        [row for row, key in enumerate(cards) if key.card in names],
-    )
-
-
-def _rows(grid: UsageGrid[Key], rows: Sequence[int]) -> UsageGrid[Key]:
-    picked = np.array(rows, np.int64)
-    mean = {measure: values[picked] for measure, values in grid.mean.items()}
-    return replace(
-        grid,
-        keys=tuple(grid.keys[row] for row in rows),
-        mean=mean,
-        # Where peaks are the means themselves they are not copied twice.
-        peak={
-            measure: mean[measure] if values is grid.mean.get(measure) else values[picked]
-            for measure, values in grid.peak.items()
-        },
-    )

@@ -15,6 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from analyzer.compute_demand import DutyCurves, demand, duty_curves, owners_of
+from analyzer.node_reports import NodeReports, joined_reports, nodes_seen
 from analyzer.presence import (
     Bools,
     SilenceBasis,
@@ -24,9 +25,7 @@ from analyzer.presence import (
     alive,
     card_rows,
     crowds,
-    nodes_alive,
     silent_activity,
-    strides,
     tenures,
     timeline,
 )
@@ -57,6 +56,7 @@ class Survey:
         gave_way: low priority work did nothing while a neighbour worked.
         stride: own step of the source of each slice's compute counters, (lives,).
         row_stride: own step of the source of its rows, (lives,).
+        reports: how nodes report, by all slices of the fleet.
         inferred: what slices without a row did, (steps,) each, and what that stands on.
         distrust: findings per slice.
         disbelieved: pods whose compute is left out, see `disbelieved_pods`.
@@ -77,6 +77,7 @@ class Survey:
     gave_way: Bools
     stride: NDArray[np.int64]
     row_stride: NDArray[np.int64]
+    reports: NodeReports
     inferred: Mapping[int, tuple[Float32, SilenceBasis]]
     distrust: Mapping[int, tuple[Finding, ...]]
     disbelieved: frozenset[str]
@@ -104,17 +105,18 @@ class Survey:
         return np.clip(wanted, 0.0, 1.0, out=wanted), by_sm
 
 
-def survey(history: History, settings: AnalyzerSettings, now: datetime) -> Survey:
+def survey(history: History, settings: AnalyzerSettings, now: datetime, reports: NodeReports | None = None) -> Survey:
     """Looks over a history up to `now`, and once more without what is not believed of it.
 
     Args:
         now: moment of the analysis, UTC; later steps are not looked at.
+        reports: how nodes report, where the history is a part of a fleet; None where its own rows are all there are.
     """
-    look = _survey(history, settings, now)
+    look = _survey(history, settings, now, reports)
     pods = disbelieved_pods(look.lives, look.members, look.distrust)
     if not pods:
         return look
-    believed = _survey(without_compute(history, pods), settings, now)
+    believed = _survey(without_compute(history, pods), settings, now, look.reports)
     return replace(believed, distrust=look.distrust, disbelieved=pods)
 
 
@@ -123,7 +125,7 @@ def as_believed(history: History, settings: AnalyzerSettings) -> History:
 
     What was before that moment counts, and no replica speaks for another: this says what happened, not what to expect.
     """
-    look = _survey(history, settings, history.slices.until)
+    look = _survey(history, settings, history.slices.until, None)
     since: dict[str, datetime] = {}
     for number, found in look.distrust.items():
         pod = look.lives[number].latest.pod_id
@@ -132,7 +134,7 @@ def as_believed(history: History, settings: AnalyzerSettings) -> History:
     return without_compute(history, since)
 
 
-def _survey(history: History, settings: AnalyzerSettings, now: datetime) -> Survey:
+def _survey(history: History, settings: AnalyzerSettings, now: datetime, reports: NodeReports | None) -> Survey:
     grid, inventory = history.slices, history.inventory
     line = timeline(grid, now)
     lives = tenures(inventory, grid, now)
@@ -143,14 +145,18 @@ def _survey(history: History, settings: AnalyzerSettings, now: datetime) -> Surv
         _by_life(mask, rows, line.steps) for mask in (by_row.seen, by_row.known, by_row.used, by_row.spins)
     )
     nodes = [key.node for key in grid.keys]
-
+    if reports is None:
+        asks_alive = history.cards is None
+        reports = joined_reports([nodes_seen(nodes, by_row.seen, by_row.known, asks_alive=asks_alive)])
     curves = duty_curves(grid, owners_of(lives, len(grid.keys)), line.steps)
     past = succession(lives, grid, line, curves)
     members = _members(lives, past)
     card_activity = None if history.cards is None else activity(history.cards, line.steps, settings)
     view = _card_view(history.cards, card_activity, lives, rows, lived, by_row)
     silent = [number for numbers in members.values() for number in numbers if lives[number].row is None]
-    around = _surroundings(view, lives, lived, nodes_alive(grid, by_row.seen))
+    around = _surroundings(
+        view, lives, lived, reports.alive_on({lives[number].latest.node for number in silent}, line.steps)
+    )
     inferred = _inferred(silent, lives, lived, line, grid, around, settings.idle_ratio_max)
     for number, (levels, _) in inferred.items():
         known[number] = ~np.isnan(levels)
@@ -173,8 +179,9 @@ def _survey(history: History, settings: AnalyzerSettings, now: datetime) -> Surv
         used=used,
         spins=spins,
         gave_way=gave_way,
-        stride=_strides_by_life(by_row.known, nodes, rows),
-        row_stride=_strides_by_life(by_row.seen, nodes, rows),
+        stride=_strides_by_life(reports.compute_stride, nodes, rows),
+        row_stride=_strides_by_life(reports.row_stride, nodes, rows),
+        reports=reports,
         inferred=inferred,
         distrust={n: by_row_findings.get(life.row, ()) for n, life in enumerate(lives) if life.row is not None},
         disbelieved=frozenset(),
@@ -193,8 +200,8 @@ def _by_life(mask: Bools, rows: NDArray[np.int64], steps: int) -> Bools:
     return picked
 
 
-def _strides_by_life(there: Bools, nodes: list[str], rows: NDArray[np.int64]) -> NDArray[np.int64]:
-    of_row = np.append(strides(there, nodes), 1)
+def _strides_by_life(of_node: Mapping[str, int], nodes: list[str], rows: NDArray[np.int64]) -> NDArray[np.int64]:
+    of_row = np.array([*(of_node.get(node, 1) for node in nodes), 1], np.int64)
     found: NDArray[np.int64] = of_row[np.where(rows >= 0, rows, -1)]
     return found
 

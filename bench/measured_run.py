@@ -11,6 +11,7 @@ import subprocess
 import sys
 import threading
 import time
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -28,6 +29,7 @@ class MeasuredRun:
         rss_bytes_max: largest resident set, of it or of a process that it waited for.
         tree_bytes_max: most memory that it and all processes below it took at one time, shared pages once, looked at
             five times a second; 0 where nobody looked.
+        process_bytes_max: most that any one of them took, likewise.
         status: exit status.
         output: what it wrote to standard output.
     """
@@ -36,6 +38,7 @@ class MeasuredRun:
     cpu_seconds: float
     rss_bytes_max: int
     tree_bytes_max: int
+    process_bytes_max: int
     status: int
     output: str
 
@@ -56,7 +59,7 @@ def run_measured(
         watches_tree: whether the memory of processes below it is looked at as well.
     """
     started = time.perf_counter()
-    most = [0]
+    most = [0, 0]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, cwd=cwd, env=environ) as process:
         if watches_tree:
             threading.Thread(target=_watch, args=(process, most), daemon=True).start()
@@ -68,6 +71,7 @@ def run_measured(
         cpu_seconds=usage.ru_utime + usage.ru_stime,
         rss_bytes_max=usage.ru_maxrss * 1024,
         tree_bytes_max=most[0],
+        process_bytes_max=most[1],
         status=process.returncode,
         output=output,
     )
@@ -75,18 +79,20 @@ def run_measured(
 
 def _watch(process: subprocess.Popen[str], most: list[int]) -> None:
     while process.returncode is None:
-        most[0] = max(most[0], _tree_bytes(process.pid))
+        found = _tree_bytes(process.pid)
+        most[:] = max(most[0], sum(found)), max(most[1], *found)
         time.sleep(0.2)
 
 
-def _tree_bytes(pid: int) -> int:
-    """Proportional set size of a process and those below it; one that has just ended counts nothing."""
-    found = 0
+def _tree_bytes(pid: int) -> list[int]:
+    """Proportional set size of a process and of each below it; of one that has just ended 0."""
+    found = [0]
     try:
         text = Path(f"/proc/{pid}/smaps_rollup").read_text(encoding="ascii")
-        found = next(int(line.split()[1]) * 1024 for line in text.splitlines() if line.startswith("Pss:"))
+        found = [next(int(line.split()[1]) * 1024 for line in text.splitlines() if line.startswith("Pss:"))]
         for task in Path(f"/proc/{pid}/task").iterdir():
-            found += sum(_tree_bytes(int(child)) for child in (task / "children").read_text(encoding="ascii").split())
+            for child in (task / "children").read_text(encoding="ascii").split():
+                found += _tree_bytes(int(child))
     except (OSError, StopIteration):
         pass
     return found
@@ -99,6 +105,18 @@ def gputide(data_dir: Path, *arguments: str, watches_tree: bool = False) -> Meas
     if run.status != 0:
         sys.exit(f"gputide {' '.join(arguments)} ended with status {run.status}")
     return run
+
+
+def at_size(figures: Sequence[float], sizes: Sequence[int], size: int) -> float:
+    """A figure at a size: as measured, else on the line through the smallest and the largest.
+
+    Args:
+        sizes: of each figure, two at least, rising.
+    """
+    if size in sizes:
+        return figures[sizes.index(size)]
+    slope = (figures[-1] - figures[0]) / (sizes[-1] - sizes[0])
+    return figures[-1] + slope * (size - sizes[-1])
 
 
 def traces() -> Path | None:

@@ -71,7 +71,7 @@ class _FleetPart:
     history: History
 
 
-def store_fleet(path: Path, cards: int) -> None:
+def store_fleet(path: Path, cards: int, days: int = DAYS) -> None:
     """Write a fleet into a new data folder and set its clock.
 
     Args:
@@ -81,9 +81,9 @@ def store_fleet(path: Path, cards: int) -> None:
     folder = open_data_folder(path, create=True)
     with closing(DuckdbWarehouse(folder.warehouse)) as warehouse:
         for number, start in enumerate(range(0, cards, CARDS_PER_PART)):
-            made = _fleet_part(number, min(CARDS_PER_PART, cards - start))
-            warehouse.append((AppendName(source="stored", start=number, end=number + 1),), _parts(made))
-    now = SINCE + timedelta(days=DAYS)
+            made = _fleet_part(number, min(CARDS_PER_PART, cards - start), days)
+            warehouse.append((AppendName(source="stored", start=number, end=number + 1),), _parts(made, days))
+    now = SINCE + timedelta(days=days)
     write_replay_clock(folder, ReplayClock(now=now, trace="stored-fleet", cluster=CLUSTER))
 
 
@@ -138,10 +138,10 @@ def _minutes(
     return _usage(table, names, planes, [grants[place] for place in places], first_ms, MINUTE_SECONDS)
 
 
-def _fleet_part(number: int, cards: int) -> _FleetPart:
+def _fleet_part(number: int, cards: int, days: int) -> _FleetPart:
     """One part under names of its own."""
     granted = cards - cards // FREE_EVERY
-    history = second_fleet(5000 + number, granted, DAYS, step_seconds=STEP_SECONDS)
+    history = second_fleet(5000 + number, granted, days, step_seconds=STEP_SECONDS)
     models = [(card.card_model, card.framebuffer_bytes) for card in history.inventory.cards]
     rng = np.random.default_rng(number)
     models += [models[int(place)] for place in rng.integers(0, len(models), cards - granted)]
@@ -180,11 +180,11 @@ def _renamed(grant: Grant, number: int, card: Card) -> Grant:
     )
 
 
-def _parts(made: _FleetPart) -> Iterator[Part]:
-    end_ms = round((SINCE + timedelta(days=DAYS)).timestamp() * 1000)
+def _parts(made: _FleetPart, days: int) -> Iterator[Part]:
+    end_ms = round((SINCE + timedelta(days=days)).timestamp() * 1000)
     first_ms = round(SINCE.timestamp() * 1000)
     yield from _sighted(made.grants, made.cards, first_ms, end_ms)
-    for day in range(DAYS):
+    for day in range(days):
         date = (SINCE + timedelta(days=day)).date().isoformat()
         hours = slice(day * 24, (day + 1) * 24)
         planes = {measure: values[:, hours] for measure, values in made.history.slices.mean.items()}

@@ -19,7 +19,6 @@ from typing import Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from analyzer.survey import as_believed
 from enforcer.judged_rows import JudgedRows, judged_rows
 from enforcer.lent_turns import lent_cards
 from enforcer.record.journal import RunRecord, StageRecord, StageState
@@ -34,7 +33,7 @@ from fleet.outcomes import Outcome, WorkloadOutcome
 from fleet.priority_holds import Holders, broken_needs, contending
 from fleet.schema import Measure
 from fleet.sentences import Sentence
-from fleet.settings.settings import AnalyzerSettings, Settings
+from fleet.settings.settings import Settings
 from fleet.sharing import ACTIVE_RATIO_MIN, CONTENTION_RATIO_MAX, sum_by_card
 from fleet.units import MIB, format_time
 from fleet.usage import Float32, History, SliceGrid
@@ -50,14 +49,20 @@ proportion to demand and nobody asks for more than one card, so a pod that waits
 FULL_CACHE_RATIO = 0.999
 """Usage of a pre-allocated KV cache from which a server is taken to want more framebuffer."""
 
+_CELLS_AT_ONCE = 1_000_000
 _CAUSES = ("contention", "short", "full")
+
+HARM = frozenset({Measure.SM_ACTIVE, Measure.DUTY_CYCLE, Measure.FRAMEBUFFER_USED, Measure.KV_CACHE_USAGE})
+"""Measures of slices that say what was harmed."""
 
 
 class Measurements(Protocol):
     """What was measured."""
 
-    def history(self, since: datetime, until: datetime) -> History:
-        """Usage and grants between two moments.
+    def believed(self, since: datetime, until: datetime) -> History:
+        """Usage and grants between two moments, as far as they are believed (`analyzer.survey.as_believed`).
+
+        Of usage it has at least `HARM` of slices.
 
         Raises:
             NotEnoughData: nothing was collected in that time.
@@ -103,7 +108,7 @@ def verify(
     until = min(now, since + days)
     if until <= since:
         raise NotEnoughData(f"cannot verify plan {plan.plan_id}: it was applied at {format_time(since)}, just now")
-    history = as_believed(measurements.history(since, until), settings.analyzer)
+    history = measurements.believed(since, until)
     stages = sorted(stages_in_place(plan, planned_cards(plan), applied))
     promised, named = promised_cards(plan, stages), named_cards(plan, stages)
     granted_before = frozenset(card for run in runs for card in run.cards_granted)
@@ -166,7 +171,7 @@ def _broken(
     if not found or judged.inventory.as_of >= now:
         return found
     try:
-        latest = measurements.history(max(judged.inventory.as_of, now - timedelta(days=1)), now)
+        latest = measurements.believed(max(judged.inventory.as_of, now - timedelta(days=1)), now)
     except NotEnoughData:
         return found
     return broken_needs(plan, chosen, holders, _living(latest))
@@ -176,9 +181,8 @@ def _living(history: History) -> frozenset[WorkloadId]:
     return frozenset(grant.workload_id for grant in history.inventory.live_grants())
 
 
-def harm_by_workload(history: History, settings: AnalyzerSettings) -> dict[WorkloadId, Harm]:
-    """What every workload suffered in a history, by the rule above."""
-    history = as_believed(history, settings)
+def harm_by_workload(history: History) -> dict[WorkloadId, Harm]:
+    """What every workload suffered in a history, as far as that is believed, by the rule above."""
     rows = judged_rows(history)
     windows = _windows(history.slices, rows)
     return {workload: _suffered(windows, own) for workload, own in _rows_of(rows).items()}
@@ -296,12 +300,28 @@ class _Windows:
 
 
 def _windows(grid: SliceGrid, rows: JudgedRows) -> _Windows:
+    """Worked off some steps at a time, for each is judged by itself."""
+    at_once = max(1, _CELLS_AT_ONCE // max(1, len(rows.row)))
+    pieces = [
+        (grid.between(first, stop), replace(rows, lives=rows.lives[:, first:stop]))
+        for first in range(0, max(1, grid.steps), at_once)
+        for stop in [min(grid.steps, first + at_once)]
+    ]
+    has_sm = any(not np.isnan(_measured(*piece, Measure.SM_ACTIVE)).all() for piece in pieces)
+    found = [_judged(*piece, Measure.SM_ACTIVE if has_sm else Measure.DUTY_CYCLE) for piece in pieces]
+    return _Windows(
+        active=np.concatenate([one.active for one in found], axis=1),
+        violated=np.concatenate([one.violated for one in found], axis=1),
+        cause=np.concatenate([one.cause for one in found], axis=1),
+        judged=np.concatenate([one.judged for one in found], axis=1),
+    )
+
+
+def _judged(grid: SliceGrid, rows: JudgedRows, compute: Measure) -> _Windows:
     shape = (len(rows.row), grid.steps)
-    use = _measured(grid, rows, Measure.SM_ACTIVE, shape)
-    if np.isnan(use).all():
-        use = _measured(grid, rows, Measure.DUTY_CYCLE, shape)
-    used = _measured(grid, rows, Measure.FRAMEBUFFER_USED, shape)
-    cache = _measured(grid, rows, Measure.KV_CACHE_USAGE, shape)
+    use = _measured(grid, rows, compute)
+    used = _measured(grid, rows, Measure.FRAMEBUFFER_USED)
+    cache = _measured(grid, rows, Measure.KV_CACHE_USAGE)
     active = np.nan_to_num(use) > ACTIVE_RATIO_MIN
     cards = int(rows.card.max()) + 1 if len(rows.card) else 0
     is_shared = _sharers(rows, cards)[rows.card] > 1 if cards else np.zeros(shape, bool)
@@ -354,10 +374,10 @@ def _sharers(rows: JudgedRows, cards: int) -> Float32:
     return sum_by_card(lives.astype(np.float32), pairs[0], cards)
 
 
-def _measured(grid: SliceGrid, rows: JudgedRows, measure: Measure, shape: tuple[int, int]) -> Float32:
+def _measured(grid: SliceGrid, rows: JudgedRows, measure: Measure) -> Float32:
     values = grid.mean.get(measure)
     if values is None:
-        return np.full(shape, np.nan, np.float32)
+        return np.full((len(rows.row), grid.steps), np.nan, np.float32)
     return np.where(rows.lives, values[rows.row], np.nan).astype(np.float32)
 
 

@@ -7,7 +7,7 @@ stored or printed ever holds NaN.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from typing import Generic, TypeVar
@@ -75,7 +75,8 @@ class UsageGrid(Generic[Key]):
         since: start of the first step, UTC.
         step_seconds: length of a step, the source's own step (found from its gaps), at least 60.
         steps: number of steps; step j covers the samples with since + j·step < ts ≤ since + (j+1)·step.
-        mean: per measure, shape (rows, steps): mean of the samples in the step; NaN = not collected.
+        mean: per measure, shape (rows, steps): mean of the samples in the step; NaN = not collected. A dict, or a
+            mapping that reads a plane, as an array of its own, whenever it is asked for.
         peak: per measure, the same shape: largest sample of the step.
     """
 
@@ -102,24 +103,50 @@ class UsageGrid(Generic[Key]):
         )
 
     def without(self, measures: Collection[Measure], first: Mapping[int, int]) -> UsageGrid[Key]:
-        """The same as if these measures of some rows had not been collected, from a step of each row on."""
+        """The same as if these measures of some rows had not been collected, from a step of each row on.
 
-        def blank(values: Float32) -> Float32:
-            found = values.copy()
-            for row, step in first.items():
-                found[row, step:] = np.nan
-            return found
+        Planes that are read when they are asked for are blanked then.
+        """
 
-        return replace(
-            self,
-            mean={measure: blank(values) if measure in measures else values for measure, values in self.mean.items()},
-            peak={measure: blank(values) if measure in measures else values for measure, values in self.peak.items()},
-        )
+        def blanked(planes: Mapping[Measure, Float32]) -> Mapping[Measure, Float32]:
+            if not isinstance(planes, dict):
+                return _Without(planes, measures, first)
+            return {
+                measure: _blank(values.copy(), first) if measure in measures else values
+                for measure, values in planes.items()
+            }
+
+        return replace(self, mean=blanked(self.mean), peak=blanked(self.peak))
 
     def step_ends_ms(self) -> NDArray[np.int64]:
         """End of every step, epoch milliseconds, shape (steps,)."""
         start = round(self.since.timestamp() * 1000)
         return start + (np.arange(self.steps, dtype=np.int64) + 1) * self.step_seconds * 1000
+
+
+def _blank(values: Float32, first: Mapping[int, int]) -> Float32:
+    for row, step in first.items():
+        values[row, step:] = np.nan
+    return values
+
+
+class _Without(Mapping[Measure, Float32]):
+    """Planes of which some rows are NaN from a step on; of those below each is another array whenever it is read."""
+
+    def __init__(
+        self, planes: Mapping[Measure, Float32], measures: Collection[Measure], first: Mapping[int, int]
+    ) -> None:
+        self._planes, self._measures, self._first = planes, measures, first
+
+    def __getitem__(self, measure: Measure) -> Float32:
+        values = self._planes[measure]
+        return _blank(values, self._first) if measure in self._measures else values
+
+    def __iter__(self) -> Iterator[Measure]:
+        return iter(self._planes)
+
+    def __len__(self) -> int:
+        return len(self._planes)
 
 
 SliceGrid = UsageGrid[SliceKey]

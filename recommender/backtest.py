@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from datetime import timedelta
 from types import MappingProxyType
 
-from analyzer.profile import history_part, sampled_inventory
+from analyzer.parts import history_part, sampled_inventory
 from fleet.capabilities.register import Capabilities
 from fleet.errors import NotEnoughData
 from fleet.relief.rules import ReliefRules

@@ -8,8 +8,8 @@ workload ran; where its template could be read (`Inventory.kept_off`), none that
 
 from __future__ import annotations
 
-from collections import Counter, defaultdict
-from collections.abc import Callable, Iterable, Sequence
+from collections import ChainMap, Counter, defaultdict
+from collections.abc import Callable, Iterable, MutableMapping, Sequence
 from dataclasses import dataclass
 from math import inf
 
@@ -144,8 +144,12 @@ class NodeRoom:
 
     def __init__(self, inventory: Inventory, grants: Sequence[Grant]) -> None:
         self._taints = {node.node: frozenset(node.taints) for node in inventory.nodes if node.taints}
-        self._cpu = {node.node: node.cpu_cores for node in inventory.nodes if node.cpu_cores is not None}
-        self._memory = {node.node: float(node.memory_bytes) for node in inventory.nodes if node.memory_bytes}
+        self._cpu: MutableMapping[str, float] = {
+            node.node: node.cpu_cores for node in inventory.nodes if node.cpu_cores is not None
+        }
+        self._memory: MutableMapping[str, float] = {
+            node.node: float(node.memory_bytes) for node in inventory.nodes if node.memory_bytes
+        }
         self._labels = _grouping_labels(inventory)
         self._keys = frozenset(key for labels in self._labels.values() for key in labels)
         self._kept_off = inventory.kept_off
@@ -154,7 +158,7 @@ class NodeRoom:
         for grant in (*inventory.grants, *grants):
             self._ran_on[grant.workload_id].add(grant.node)
         self._values = {node.node: dict(node.labels) for node in inventory.nodes}
-        self._there: dict[tuple[WorkloadId, str], frozenset[str]] = {}
+        self._there: MutableMapping[tuple[WorkloadId, str], frozenset[str]] = {}
         for grant in {(grant.pod_id, grant.container): grant for grant in grants}.values():
             self._take(grant)
         self._come((grant.node, grant) for grant in grants)
@@ -182,17 +186,20 @@ class NodeRoom:
             self._memory[grant.node] -= grant.memory_request_bytes or 0
 
     def copy(self) -> NodeRoom:
-        """The same room, booked apart."""
+        """The same room, booked apart: it says what this one does of all that it did not change itself."""
         other = NodeRoom.__new__(NodeRoom)
         other._taints, other._labels, other._keys = self._taints, self._labels, self._keys
         other._selected, other._ran_on, other._kept_off = self._selected, self._ran_on, self._kept_off
         other._values = self._values
-        other.book(self)
+        other._cpu, other._memory = ChainMap({}, self._cpu), ChainMap({}, self._memory)
+        other._there = ChainMap({}, self._there)
         return other
 
-    def book(self, other: NodeRoom) -> None:
-        """Takes over what another has left."""
-        self._cpu, self._memory, self._there = dict(other._cpu), dict(other._memory), dict(other._there)
+    def book(self, tried: NodeRoom) -> None:
+        """Takes over what was booked in a copy of this."""
+        for own, changed in ((self._cpu, tried._cpu), (self._memory, tried._memory), (self._there, tried._there)):
+            assert isinstance(changed, ChainMap)
+            own.update(changed.maps[0])
 
     def has_room(self, node: str, pods: Sequence[Grant], ratio: float) -> bool:
         """Whether a node has CPU and memory left for a share of what these pods ask for together."""
@@ -245,14 +252,8 @@ class NodeRoom:
 
     def taken_by(self, node: str, pods: Iterable[Grant]) -> list[Grant]:
         """Those that would find room on a node one after the other; nothing is booked."""
-        cpu, memory, there = self._cpu.get(node), self._memory.get(node), dict(self._there)
-        found = [pod for pod in pods if self.admit(node, [pod])]
-        self._there = there
-        if cpu is not None:
-            self._cpu[node] = cpu
-        if memory is not None:
-            self._memory[node] = memory
-        return found
+        tried = self.copy()
+        return [pod for pod in pods if tried.admit(node, [pod])]
 
     def _is_alone(self, node: str, arriving: Sequence[Grant]) -> bool:
         """Whether none of those who arrive meets a pod that its workload keeps apart from it, there or on the way."""

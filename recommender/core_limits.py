@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cached_property
 
 import numpy as np
 from numpy.typing import NDArray
@@ -39,7 +40,7 @@ def parted(bin_of: NDArray[np.int32], leaving: NDArray[np.int64]) -> NDArray[np.
     return np.unique(alone, return_inverse=True)[1].astype(np.int32)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True)
 class CoreLimits:
     """Who of a group can be limited to what; arrays of one length, (items,).
 
@@ -56,7 +57,7 @@ class CoreLimits:
     takes_limit: NDArray[np.bool_]
     percent: NDArray[np.int64]
 
-    @property
+    @cached_property
     def is_beneath(self) -> NDArray[np.bool_]:
         """Items of low priority, held back or not."""
         return np.asarray(self.hold != "", bool)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from types import MappingProxyType
 
 from fleet.capabilities.capability import Capabilities, CorePolicy, Division, equal_part_bytes
@@ -51,7 +52,7 @@ class Move:
     hold: Hold | None = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True)
 class Arrangement:
     """Seats after the plan.
 
@@ -91,12 +92,12 @@ class Arrangement:
     lent: Mapping[CardId, LentCard] = field(default_factory=dict)
     violation_ratio: float
 
-    @property
+    @cached_property
     def freed(self) -> frozenset[CardId]:
         """Cards that nobody needs any more."""
         return self.cards_before - {seat.card for seat in self.seats}
 
-    @property
+    @cached_property
     def taken(self) -> frozenset[CardId]:
         """Cards that nobody held before."""
         return frozenset(seat.card for seat in self.seats) - self.cards_before

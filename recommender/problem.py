@@ -198,9 +198,9 @@ def _sorted_holders(holders: Holders) -> list[list[str]]:
     return [sorted(nodes) for nodes in places]
 
 
-def _digest_grid(update: Callable[[bytes], None], grid: SliceGrid | CardGrid) -> None:
+def _digest_grid(update: Callable[[bytes | memoryview], None], grid: SliceGrid | CardGrid) -> None:
     update(repr((grid.keys, grid.since, grid.step_seconds, grid.steps)).encode())
     for table in (grid.mean, grid.peak):
         for measure in sorted(table):
             update(measure.value.encode())
-            update(np.ascontiguousarray(table[measure]).tobytes())
+            update(np.ascontiguousarray(table[measure]).data)

@@ -80,8 +80,12 @@ class Solution:
 
     def waits(self, name: WorkloadId) -> bool:
         """Whether a workload is cut only when pods of it move: all replicas restart then, or it has its turn."""
-        is_cut_before = self.problem.capability.admits_pods and name not in self.arrangement.sequence
+        is_cut_before = self.problem.capability.admits_pods and name not in self._in_turn
         return name in self.moves_of and not is_cut_before
+
+    @cached_property
+    def _in_turn(self) -> frozenset[WorkloadId]:
+        return frozenset(self.arrangement.sequence)
 
     def pods(self, rows: Sequence[int]) -> tuple[str, ...]:
         """Pods of rows, sorted."""
@@ -145,12 +149,21 @@ class Solution:
                 found[card] = left[cards[card].card_model].pop()
         return found
 
+    @cached_property
+    def timed_cards(self) -> frozenset[CardId]:
+        """Cards of pods of which it was asked how much later their requests are answered beside others."""
+        timed = self.arrangement.inflations.keys()
+        return frozenset(seat.card for seat in self.arrangement.seats if not timed.isdisjoint(seat.rows))
+
+    @cached_property
+    def _lent_of(self) -> Mapping[int, LentCard]:
+        """The card of each row that is on one on which framebuffer is lent."""
+        return {row: card for card in self.arrangement.lent.values() for row in card.rows}
+
     def lent_on(self, rows: Sequence[int]) -> list[LentCard]:
         """Cards of rows on which framebuffer is lent, by name."""
-        wanted = set(rows)
-        return sorted(
-            (card for card in self.arrangement.lent.values() if wanted & set(card.rows)), key=lambda card: card.card
-        )
+        found = {lent.card: lent for row in rows if (lent := self._lent_of.get(row)) is not None}
+        return [found[card] for card in sorted(found)]
 
     def lending(self, rows: Sequence[int]) -> tuple[Sentence, ...]:
         """What lending comes to on the cards of rows: the clause that is said of it; none where nothing is lent."""

@@ -12,6 +12,7 @@ from __future__ import annotations
 from collections import Counter, defaultdict
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from typing import Any, TypeVar
 
 from fleet.decisions import RecommendationKind, Refusal
 from fleet.inventory import Card, CardId, CardModelName, Grant, WorkloadId
@@ -22,6 +23,9 @@ from recommender.cuts import Cut, is_new
 from recommender.lent_cards import whole_fillers
 from recommender.problem import PlanningProblem
 
+Key = TypeVar("Key")
+Value = TypeVar("Value")
+_ABSENT = object()
 _WAYS = ((True, False), (True, True), (False, False))
 """Whether the first pod of a seat books room for the others, and whether it prefers the node that was meant."""
 
@@ -161,20 +165,50 @@ class _Pool:
     Those that the plan leaves are taken before those that nobody held.
     """
 
-    seats: dict[CardId, Card] = field(default_factory=dict)
-    left: dict[CardId, Card] = field(default_factory=dict)
-    unused: dict[CardId, Card] = field(default_factory=dict)
+    seats: dict[CardId, Card | None] = field(default_factory=dict)
+    left: dict[CardId, Card | None] = field(default_factory=dict)
+    unused: dict[CardId, Card | None] = field(default_factory=dict)
 
     def __iter__(self) -> Iterator[Card]:
         # Cards that were chosen as seats first: whole nodes are emptied around them.
-        return iter([*self.seats.values(), *self.left.values(), *self.unused.values()])
-
-    def take(self, card: CardId) -> None:
         for cards in (self.seats, self.left, self.unused):
-            cards.pop(card, None)
+            yield from (card for card in cards.values() if card is not None)
 
-    def copy(self) -> _Pool:
-        return _Pool(dict(self.seats), dict(self.left), dict(self.unused))
+    def take(self, card: CardId, changes: _Changes) -> None:
+        for cards in (self.seats, self.left, self.unused):
+            if card in cards:
+                changes.put(cards, card, None)
+
+
+class _Changes:
+    """What a workload that goes has changed in tables, to be taken back where it finds no room; mutable.
+
+    An entry of None is as good as absent, and keeps its place until it is sure that it goes.
+    """
+
+    def __init__(self) -> None:
+        self._before: list[tuple[dict[Any, Any], Any, Any]] = []
+
+    def put(self, table: dict[Key, Value], key: Key, value: Value) -> None:
+        """Write an entry."""
+        self._before.append((table, key, table.get(key, _ABSENT)))
+        table[key] = value
+
+    def take_back(self) -> None:
+        """Put every entry back as it was."""
+        for table, key, value in reversed(self._before):
+            if value is _ABSENT:
+                del table[key]
+            else:
+                table[key] = value
+        self._before.clear()
+
+    def keep(self) -> None:
+        """Leave every entry as it is."""
+        for table, key, _ in self._before:
+            if table.get(key, _ABSENT) is None:
+                del table[key]
+        self._before.clear()
 
 
 class _Chain:
@@ -196,7 +230,8 @@ class _Chain:
         self.seats = seats
         self._grants = problem.demand.grants
         self._books, self._is_home = books, is_home
-        self._booked: set[int] = set()
+        self._changes = _Changes()
+        self._booked: dict[int, bool | None] = {}
         self._target: dict[int, Card] = {}
         self._made: dict[int, Grant] = {}
         self._gained: list[str] = []
@@ -224,7 +259,7 @@ class _Chain:
         self._room = NodeRoom(problem.inventory, [self._grants[row] for row in staying])
         self._changing = {name for name in cuts if self.changes(name)}
         self._target = {number: problem.cards[seat.card] for number, seat in enumerate(seats) if self._stays(seat)}
-        self._chosen = {card.card for card in self._target.values()}
+        self._chosen = {card.card: True for card in self._target.values()}
         self._pools = self._free_cards()
 
     def changes(self, name: WorkloadId) -> bool:
@@ -246,13 +281,12 @@ class _Chain:
         left = list(self.problem.rows_of[name])
         self.roomless.discard(name)
         done: list[int] = []
-        target, room, used, booked = dict(self._target), self._room.copy(), dict(self._used), set(self._booked)
-        pools = defaultdict(_Pool, {model: pool.copy() for model, pool in self._pools.items()})
+        room, self._room = self._room, self._room.copy()
         while left:
             row = next((row for row in left if self._enters(row, surges=is_early)), None)
             if row is None:
-                self._target, self._room, self._pools, self._booked = target, room, pools, booked
-                self._used, self._chosen = defaultdict(int, used), {card.card for card in target.values()}
+                self._room = room
+                self._changes.take_back()
                 for undone in done:
                     self._held[self._grants[undone].card].add(undone)
                 if done:  # what failed then may have room now
@@ -265,18 +299,21 @@ class _Chain:
                 self._leave(row)
         for row in done if is_ordered else ():
             self._leave(row)
+        room.book(self._room)
+        self._room = room
+        self._changes.keep()
         return True
 
     def land(self, name: WorkloadId) -> bool:
         """Book CPU and memory for a workload's pods once the old ones have left; False, and nothing booked, if none."""
-        rows, before = self.problem.rows_of[name], self._room.copy()
+        rows, tried = self.problem.rows_of[name], self._room.copy()
         for row in rows:
-            self._room.release(self._grants[row].node, [self._grants[row]])
+            tried.release(self._grants[row].node, [self._grants[row]])
         for row in rows:
             _, node = self._place_of(self._seat_of[row])
-            if row not in self._booked and not self._room.admit(node, [self._anew(row)]):
-                self._room = before
+            if row not in self._booked and not tried.admit(node, [self._anew(row)]):
                 return False
+        self._room.book(tried)
         return True
 
     def result(self) -> tuple[Seat, ...]:
@@ -344,40 +381,41 @@ class _Chain:
         if card is None:
             card = self._free_card(row, self._never_lend if self._lends(number) else ())
             if card is not None:
-                self._pools[card.card_model].take(card.card)
+                self._pools[card.card_model].take(card.card, self._changes)
                 self._give_back(grant)
             elif surges or self._held[grant.card] != {row} or grant.card in self._chosen:
                 return False
             else:
                 # It leaves the card that it has to itself, and its next pod comes back to it with less.
                 card = self.problem.cards[grant.card]
-            self._target[number] = card
-            self._chosen.add(card.card)
+            self._changes.put(self._target, number, card)
+            self._changes.put(self._chosen, card.card, True)
         else:
             own = grant.framebuffer_granted_bytes if card.card == grant.card and not surges else 0
             if self._used[card.card] - own + size > self._granted_max(number, card):
                 return False
-            if row in self._booked:
-                self._booked.discard(row)
+            if self._booked.get(row):
+                self._changes.put(self._booked, row, None)
                 self._give_back(grant)
             elif surges or card.node != grant.node:
                 if not self._room.admit(card.node, [self._anew(row)]):
                     self.roomless.add(grant.workload_id)
                     return False
                 self._give_back(grant)
-        self._used[card.card] += size
+        self._changes.put(self._used, card.card, self._used[card.card] + size)
         return True
 
     def _leave(self, row: int) -> None:
         """Let one pod that has got ready elsewhere leave its card."""
         grant = self._grants[row]
-        self._used[grant.card] -= grant.framebuffer_granted_bytes
+        self._changes.put(self._used, grant.card, self._used[grant.card] - grant.framebuffer_granted_bytes)
         self._held[grant.card].discard(row)
         is_left = not self._held[grant.card] and self._used[grant.card] <= 0
         if is_left and grant.card not in self._chosen:
             self._gained.append(grant.node)
             pool = self._pools[grant.card_model]
-            (pool.seats if grant.card in self._own else pool.left)[grant.card] = self.problem.cards[grant.card]
+            freed = pool.seats if grant.card in self._own else pool.left
+            self._changes.put(freed, grant.card, self.problem.cards[grant.card])
 
     def _give_back(self, grant: Grant) -> None:
         """Give back the CPU and memory of a pod that has some elsewhere."""
@@ -428,7 +466,8 @@ class _Chain:
                 continue
             coming = [other for other in others if self._comes_to(card.node, other)]
             if self._room.admit(card.node, [self._anew(one) for one in (row, *coming)]):
-                self._booked.update(coming)
+                for one in coming:
+                    self._changes.put(self._booked, one, True)
                 return card, False
             is_roomless = True
         return None, is_roomless

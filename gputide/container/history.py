@@ -2,40 +2,26 @@
 
 from __future__ import annotations
 
-import shutil
-import time
-from collections.abc import Collection, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Collection
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
-from pathlib import Path
-from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
-
-from analyzer.profile import (
-    PartFigures,
-    figures_of,
-    history_part,
-    inventory_parts,
-    joined_profiles,
-    part_rows,
-    profile_parts,
-)
-from fleet.coarse_grid import coarse_grid
+from analyzer.node_reports import grid_reports
+from analyzer.parts import history_part, inventory_parts
+from analyzer.presence import timeline
+from analyzer.profile import joined_profiles, profile_fleet, profile_parts
+from analyzer.survey import as_believed
 from fleet.data_folder import DataFolder
-from fleet.durable import FolderLock, Held, unwritable
 from fleet.errors import NotEnoughData
 from fleet.inventory import Inventory
 from fleet.profiles import Profiles
 from fleet.schema import Measure
-from fleet.settings.settings import AnalyzerSettings, Settings
-from fleet.usage import Float32, History, Key, UsageGrid
+from fleet.settings.settings import Settings
+from fleet.usage import History, UsageGrid
+from gputide.container.parts import Kept, Look, Steps, in_steps, looked_at
 from gputide.container.warehouse import cluster_name, warehouse
-from gputide.container.workers import open_workers
 from gputide.session import Session
-from pipeline.warehouse.history_parts import Cut, StoredPart, sorted_parts
 
 if TYPE_CHECKING:
     from pipeline.warehouse.stored_history import StoredHistory
@@ -54,8 +40,9 @@ steps see less of short contention: by the hour plans of the low preset realised
 minutes, of the medium preset one and a half times."""
 CELLS_PER_PART = 2_000_000
 """Steps of slices of a larger fleet that are analysed at a time: fifty cards over four weeks of minutes."""
-_SCRATCH, _ROLE = ".parts-", "parts"
-_MADE_SECONDS = 60.0
+PARTS_MAX = 400
+"""Parts of a fleet, each of which has a file open while rows are sorted: those of more than twenty thousand cards grow,
+up to what is read as one for a hundred thousand."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -96,29 +83,77 @@ def load_planned(session: Session, cluster: str | None = None) -> Analysed:
     Of a large fleet each part is analysed in its own steps, and then kept in longer ones.
     """
     stored = _stored(session.folder(), session.settings, session.now(), cluster, rows_max=WHOLE_CELLS_MAX)
-    wanted = _planned_steps(stored)
-    return _whole(session, stored) if wanted is None else _in_parts(session, stored, wanted)
+    steps = _planned_steps(stored)
+    return _whole(session, stored) if steps is None else _in_parts(session, stored, steps)
 
 
 def load_judged(session: Session) -> History:
     """The history that a back-test plays plans on: the one that `plan make` would make its plan from."""
     stored = _stored(session.folder(), session.settings, session.now(), None, rows_max=WHOLE_CELLS_MAX)
-    wanted = _planned_steps(stored)
-    if wanted is None:
+    steps = _planned_steps(stored)
+    if steps is None:
         return stored.whole()
-    _looked_at(session, stored, wanted, analyses=False)
-    return wanted.history(stored.inventory)
+    kept = Kept(stored, steps, session.folder().path)
+    looked_at(_look(session, stored, analyses=False), stored, kept)
+    return kept.history()
 
 
-def _planned_steps(stored: StoredHistory) -> _Wanted | None:
+def load_believed(
+    folder: DataFolder,
+    settings: Settings,
+    cluster: str | None,
+    since: datetime,
+    until: datetime,
+    *,
+    measures: Collection[Measure],
+) -> History:
+    """Usage and grants of some days that are over, as far as they are believed (`analyzer.survey.as_believed`).
+
+    Args:
+        measures: of a large fleet, measures of slices that are kept; nothing of its cards is.
+
+    Raises:
+        NotEnoughData: nothing was collected then.
+        Misconfigured: nothing is known of that cluster.
+    """
+    name = cluster_name(folder, settings) if cluster is None else cluster
+    stored = warehouse(folder, settings).stored_history(
+        name, since=since, until=until, time_zone=settings.cluster.time_zone, rows_max=WHOLE_CELLS_MAX
+    )
+    if _is_small(stored):
+        return as_believed(stored.whole(), settings.analyzer)
+    layout = stored.slices.layout
+    only = frozenset(measures)
+    kept = Kept(stored, Steps(slices=layout.step_seconds, cards=None, mean=only, peak=only), folder.path)
+    look = Look(
+        folder=folder,
+        settings=settings.analyzer,
+        now=until,
+        slices_max=_slices_per_part(layout),
+        analyses=False,
+        believes=True,
+    )
+    looked_at(look, stored, kept)
+    return kept.history()
+
+
+def _look(session: Session, stored: StoredHistory, *, analyses: bool) -> Look:
+    return Look(
+        folder=session.folder(),
+        settings=session.settings.analyzer,
+        now=session.now(),
+        slices_max=_slices_per_part(stored.slices.layout),
+        analyses=analyses,
+    )
+
+
+def _planned_steps(stored: StoredHistory) -> Steps | None:
     """What is kept of each part for a plan; None where the whole is read."""
     slices, cards = stored.slices.layout, None if stored.cards is None else stored.cards.layout
     step_seconds = plan_step_seconds(slices)
     if _is_small(stored) and step_seconds == slices.step_seconds:
         return None
-    return _Wanted(
-        slices=_Kept(slices, step_seconds), cards=None if cards is None else _Kept(cards, _fitting(step_seconds, cards))
-    )
+    return Steps(slices=step_seconds, cards=None if cards is None else _fitting(step_seconds, cards))
 
 
 def load_drawn(
@@ -137,8 +172,8 @@ def load_drawn(
     layout = stored.slices.layout
     is_long = _cells(layout) > cells_max
     step_seconds = _fitting(LONGER_SECONDS[-1], layout) if is_long else layout.step_seconds
-    wanted = _Wanted(slices=_Kept(layout, step_seconds), cards=None, mean=frozenset(mean), peak=frozenset(peak))
-    return _in_parts(session, stored, wanted)
+    steps = Steps(slices=step_seconds, cards=None, mean=frozenset(mean), peak=frozenset(peak))
+    return _in_parts(session, stored, steps)
 
 
 def _is_small(stored: StoredHistory) -> bool:
@@ -153,11 +188,16 @@ def _whole(session: Session, stored: StoredHistory) -> Analysed:
     return Analysed(history=history, profiles=profiles, source_seconds=history.slices.step_seconds)
 
 
-def _in_parts(session: Session, stored: StoredHistory, wanted: _Wanted) -> Analysed:
-    profiles = _analysed(session, stored, wanted)
-    return Analysed(
-        history=wanted.history(stored.inventory), profiles=profiles, source_seconds=stored.slices.layout.step_seconds
-    )
+def _in_parts(session: Session, stored: StoredHistory, steps: Steps) -> Analysed:
+    kept = Kept(stored, steps, session.folder().path)
+    profiles = _analysed(session, stored, kept)
+    return Analysed(history=kept.history(), profiles=profiles, source_seconds=stored.slices.layout.step_seconds)
+
+
+def _analysed(session: Session, stored: StoredHistory, kept: Kept | None) -> Profiles:
+    """The profiles of a large fleet; fills what is kept."""
+    found = looked_at(_look(session, stored, analyses=True), stored, kept)
+    return joined_profiles(found, settings=session.settings.analyzer)
 
 
 def load_inventory(session: Session, cluster: str | None = None) -> Inventory:
@@ -182,8 +222,8 @@ def for_plan(history: History) -> History:
         return history
     cards = history.cards
     if cards is not None:
-        cards = _in_steps(cards, _fitting(step_seconds, cards))
-    return replace(history, slices=_in_steps(history.slices, step_seconds), cards=cards)
+        cards = in_steps(cards, _fitting(step_seconds, cards))
+    return replace(history, slices=in_steps(history.slices, step_seconds), cards=cards)
 
 
 def plan_step_seconds(grid: Layout | UsageGrid[Any]) -> int:
@@ -204,14 +244,15 @@ def _fitting(step_seconds: int, grid: Layout | UsageGrid[Any]) -> int:
     return step_seconds if step_seconds % grid.step_seconds == 0 else grid.step_seconds
 
 
-def _in_steps(grid: UsageGrid[Key], step_seconds: int) -> UsageGrid[Key]:
-    return grid if step_seconds == grid.step_seconds else coarse_grid(grid, step_seconds)
-
-
 def profiled(history: History, settings: Settings, now: datetime) -> Profiles:
     """What the analyzer makes of a history; of a large fleet part by part, so that its own tables stay small."""
-    parts = inventory_parts(history.inventory, _slices_per_part(history.slices))
-    return profile_parts((history_part(history, part) for part in parts), settings=settings.analyzer, now=now)
+    parts = list(inventory_parts(history.inventory, _slices_per_part(history.slices)))
+    if len(parts) == 1:
+        return profile_fleet(history, settings=settings.analyzer, now=now)
+    steps = timeline(history.slices, now).steps
+    reports = grid_reports(history.slices, steps, asks_alive=history.cards is None)
+    pieces = (history_part(history, part) for part in parts)
+    return profile_parts(pieces, settings=settings.analyzer, now=now, reports=reports)
 
 
 def _stored(
@@ -226,166 +267,7 @@ def _stored(
     )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Wanted:
-    """What is kept of each part beside its figures; `cards` is None for nothing, `mean` and `peak` for all measures."""
-
-    slices: _Kept
-    cards: _Kept | None
-    mean: frozenset[Measure] | None = None
-    peak: frozenset[Measure] | None = None
-
-    def history(self, inventory: Inventory) -> History:
-        """All that was kept."""
-        cards = None if self.cards is None else self.cards.grid()
-        return History(inventory=inventory, slices=self.slices.grid(), cards=cards)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _PartDone:
-    """What is kept of one part; `figures` is None where there is nobody to analyse."""
-
-    figures: PartFigures | None
-    slices: UsageGrid[Any] | None
-    cards: UsageGrid[Any] | None
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _PartJob:
-    """One part to be read and analysed, in any process.
-
-    Attributes:
-        slice_seconds: steps in which its slices are kept; None for nothing of them.
-        card_seconds: the same of its cards.
-    """
-
-    part: StoredPart
-    settings: AnalyzerSettings
-    now: datetime
-    has_workloads: bool
-    slice_seconds: int | None
-    card_seconds: int | None
-    mean: frozenset[Measure] | None
-    peak: frozenset[Measure] | None
-
-    def run(self) -> _PartDone:
-        """Do it."""
-        history = self.part.read()
-        figures = figures_of(history, settings=self.settings, now=self.now) if self.has_workloads else None
-        slices, cards = history.slices, history.cards
-        if self.slice_seconds is not None:
-            slices = replace(slices, mean=_some(slices.mean, self.mean), peak=_some(slices.peak, self.peak))
-        return _PartDone(
-            figures=figures,
-            slices=None if self.slice_seconds is None else _in_steps(slices, self.slice_seconds),
-            cards=None if self.card_seconds is None or cards is None else _in_steps(cards, self.card_seconds),
-        )
-
-
-def _some(planes: Mapping[Measure, Float32], only: frozenset[Measure] | None) -> Mapping[Measure, Float32]:
-    return planes if only is None else {measure: values for measure, values in planes.items() if measure in only}
-
-
-def _analysed(session: Session, stored: StoredHistory, wanted: _Wanted | None) -> Profiles:
-    """The profiles of a large fleet; fills what is wanted."""
-    found = _looked_at(session, stored, wanted, analyses=True)
-    return joined_profiles(found, settings=session.settings.analyzer)
-
-
-def _looked_at(session: Session, stored: StoredHistory, wanted: _Wanted | None, *, analyses: bool) -> list[PartFigures]:
-    """Figures of each part, if asked for, by as many processes as are set; fills what is wanted."""
-    settings = session.settings.analyzer
-    cuts = _cuts(stored)
-    with_workloads = len(cuts) if analyses else 0
-    if wanted is not None:
-        cuts.append(_rest(stored, cuts))
-    found: list[PartFigures] = []
-    with _scratch(session.folder()) as scratch, open_workers(settings.processes, "analyzer.processes") as run:
-        parts = list(sorted_parts(stored, cuts, scratch, run=run, processes=settings.processes))
-        jobs = [
-            _PartJob(
-                part=part,
-                settings=settings,
-                now=session.now(),
-                has_workloads=number < with_workloads,
-                slice_seconds=None if wanted is None else wanted.slices.step_seconds,
-                card_seconds=None if wanted is None or wanted.cards is None else wanted.cards.step_seconds,
-                mean=None if wanted is None else wanted.mean,
-                peak=None if wanted is None else wanted.peak,
-            )
-            for number, part in enumerate(parts)
-        ]
-        for part, done in zip(parts, run(_PartJob.run, jobs), strict=True):
-            if done.figures is not None:
-                found.append(done.figures)
-            if wanted is not None and done.slices is not None:
-                wanted.slices.add(done.slices, part.slice_rows)
-            if wanted is not None and wanted.cards is not None and done.cards is not None:
-                wanted.cards.add(done.cards, part.card_rows)
-    return found
-
-
-def _cuts(stored: StoredHistory) -> list[Cut]:
-    slices, cards = stored.slices.layout, stored.cards
-    parts = inventory_parts(stored.inventory, _slices_per_part(slices))
-    return [(part, *part_rows(part, slices.keys, () if cards is None else cards.layout.keys)) for part in parts]
-
-
-def _rest(stored: StoredHistory, cuts: Sequence[Cut]) -> Cut:
-    """Rows that no grant and no card explains: nobody analyses them."""
-    nobody = replace(stored.inventory, cards=(), nodes=(), grants=())
-    slices = set(range(len(stored.slices.layout.keys))).difference(*(rows for _, rows, _ in cuts))
-    cards = set(range(0 if stored.cards is None else len(stored.cards.layout.keys)))
-    return nobody, sorted(slices), sorted(cards.difference(*(rows for _, _, rows in cuts)))
-
-
-@contextmanager
-def _scratch(folder: DataFolder) -> Iterator[Path]:
-    """An empty folder below the data folder; those that killed processes have left go first."""
-    for path in folder.path.glob(f"{_SCRATCH}*"):
-        with suppress(Held, FileNotFoundError):
-            if time.time() - (path / f"{_ROLE}.lock").stat().st_mtime < _MADE_SECONDS:
-                continue  # perhaps just being made
-            with FolderLock(path, _ROLE):
-                shutil.rmtree(path, ignore_errors=True)
-    try:
-        made = TemporaryDirectory(prefix=_SCRATCH, dir=folder.path)
-    except OSError as exc:
-        raise unwritable(folder.path, exc) from exc
-    with made as name, FolderLock(Path(name), _ROLE):
-        yield Path(name)
-
-
 def _slices_per_part(grid: Layout | UsageGrid[Any]) -> int:
-    cells = WHOLE_CELLS_MAX if _cells(grid) <= WHOLE_CELLS_MAX else CELLS_PER_PART
+    whole = _cells(grid)
+    cells = whole if whole <= WHOLE_CELLS_MAX else max(CELLS_PER_PART, whole // PARTS_MAX)
     return max(1, cells // max(1, grid.steps))
-
-
-class _Kept:
-    """A grid in steps of some length; mutable: filled part by part."""
-
-    def __init__(self, layout: Layout, step_seconds: int) -> None:
-        self.step_seconds = step_seconds
-        self._layout = layout
-        self._steps = layout.steps // (step_seconds // layout.step_seconds)
-        self._mean: dict[Measure, Float32] = {}
-        self._peak: dict[Measure, Float32] = {}
-
-    def add(self, part: UsageGrid[Any], rows: Sequence[int]) -> None:
-        """Takes the rows of one part, in these steps; `rows` says where they belong."""
-        for planes, found in ((self._mean, part.mean), (self._peak, part.peak)):
-            for measure, values in found.items():
-                if measure not in planes:
-                    planes[measure] = np.full((len(self._layout.keys), self._steps), np.nan, np.float32)
-                planes[measure][np.array(rows, np.int64)] = values
-
-    def grid(self) -> UsageGrid[Any]:
-        """All that was added."""
-        return UsageGrid(
-            keys=self._layout.keys,
-            since=self._layout.since,
-            step_seconds=self.step_seconds,
-            steps=self._steps,
-            mean=self._mean,
-            peak=self._peak,
-        )

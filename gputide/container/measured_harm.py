@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from datetime import datetime
 
 from enforcer.safety.harm_budget import Harm
-from enforcer.verify import harm_by_workload, verify
+from enforcer.verify import HARM, harm_by_workload, verify
 from fleet.data_folder import DataFolder
 from fleet.decisions import Plan
 from fleet.errors import NotEnoughData
@@ -17,8 +17,10 @@ from fleet.inventory import WorkloadId
 from fleet.outcomes import Outcome
 from fleet.priority_holds import Holders
 from fleet.settings.settings import Settings
+from fleet.usage import History
+from gputide.container.history import load_believed
 from gputide.container.plans import journal
-from gputide.container.warehouse import WarehouseMeasurements
+from gputide.container.warehouse import NOTHING_YET, warehouse_folder
 
 
 def verified(
@@ -33,7 +35,7 @@ def verified(
     return verify(
         plan,
         kept.runs(plan.plan_id),
-        WarehouseMeasurements(folder, settings, cluster=plan.cluster),
+        _Warehouse(folder, settings, plan.cluster),
         now=now,
         settings=settings,
         harm_ratio_max=settings.guard.harm_ratio_max,
@@ -50,7 +52,20 @@ def harm_between(
     What `_HarmOfWarehouse` of `container.enforcer` answers the enforcer's port `HarmRecords` with.
     """
     try:
-        history = WarehouseMeasurements(folder, settings, cluster=cluster).history(since, until)
+        history = _Warehouse(folder, settings, cluster).believed(since, until)
     except NotEnoughData:
         return {}
-    return harm_by_workload(history, settings.analyzer)
+    return harm_by_workload(history)
+
+
+class _Warehouse:
+    """`Measurements` over the warehouse."""
+
+    def __init__(self, folder: DataFolder, settings: Settings, cluster: str | None) -> None:
+        self._folder, self._settings, self._cluster = folder, settings, cluster
+
+    def believed(self, since: datetime, until: datetime) -> History:
+        """Usage and grants between two moments, as far as they are believed; see the port."""
+        if not warehouse_folder(self._folder, self._settings).exists():
+            raise NotEnoughData(NOTHING_YET)
+        return load_believed(self._folder, self._settings, self._cluster, since, until, measures=HARM)

@@ -115,7 +115,7 @@ def with_upkeep(rollup: Rollup, target: ParquetReads, settings: Settings, reache
 
 
 _CLUSTERS_NAMED_MAX = 10
-_NOTHING_YET = "nothing was recorded yet; feed the folder with `gputide admin replay DIR` or `gputide run receive`"
+NOTHING_YET = "nothing was recorded yet; feed the folder with `gputide admin replay DIR` or `gputide run receive`"
 
 
 def cluster_name(folder: DataFolder, settings: Settings, asked: str | None = None) -> str:
@@ -128,7 +128,7 @@ def cluster_name(folder: DataFolder, settings: Settings, asked: str | None = Non
     """
     known = warehouse(folder, settings).clusters()
     if not known:
-        raise NotEnoughData(_NOTHING_YET)
+        raise NotEnoughData(NOTHING_YET)
     if asked is not None:
         if asked not in known:
             raise Misconfigured(f"cannot use --cluster {asked[:253]!r}: data came of {_listed(known)}")
@@ -159,7 +159,7 @@ class WarehouseMeasurements:
     def history(self, since: datetime, until: datetime) -> History:
         """Usage and grants between two moments; see the port."""
         if not warehouse_folder(self._folder, self._settings).exists():
-            raise NotEnoughData(_NOTHING_YET)
+            raise NotEnoughData(NOTHING_YET)
         cluster = self._cluster if self._cluster is not None else cluster_name(self._folder, self._settings)
         return warehouse(self._folder, self._settings).history(
             cluster, since=since, until=until, time_zone=self._settings.cluster.time_zone

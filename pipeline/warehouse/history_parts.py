@@ -10,7 +10,8 @@ Called by `gputide.container.history`.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from itertools import islice
 from pathlib import Path
@@ -37,6 +38,8 @@ Runner = Callable[[Callable[["SortJob"], "Sorted"], Sequence["SortJob"]], Iterat
 
 _BUFFERED_ROWS = 1_000_000
 """Rows that are sorted by part at a time, by all processes: some 100 MB; of fewer a part's lie in more pieces."""
+_BUFFERED_ROWS_MIN = 250_000
+"""Rows that each of them holds in any case."""
 _JOBS_PER_PROCESS = 4
 """Sorting jobs of one table: more of them than processes, since files differ in size."""
 _GROUPS_PER_FILE = 16
@@ -125,6 +128,27 @@ class _PartTable:
             path.unlink()
         return grid
 
+    def collected(self, measures: Collection[Measure]) -> tuple[NDArray[np.bool_], NDArray[np.bool_]]:
+        """Where the grid has anything, and where it has any of these measures, (rows, steps) both; the files stay."""
+        seen, known = np.zeros((2, len(self.layout.keys), self.layout.steps), np.bool_)
+        layers = layers_of(self.layout.rows)
+        counts = [f"{measure.value}_count" for measure in measures]
+        for path in self.paths:
+            file = _opened(path)
+            names = [name for name in counts if name in file.schema_arrow.names]
+            for group in range(file.num_row_groups):
+                table = file.read_row_group(group, columns=["identity", "window_start", *names])
+                place = self.layout.places(table.column("window_start").to_numpy())
+                has_any = np.zeros(len(place), np.bool_)
+                for name in names:
+                    has_any |= table.column(name).to_numpy() > 0
+                for layer in layers:
+                    row = layer[table.column("identity").to_numpy()]
+                    inside = (row >= 0) & (place >= 0) & (place < self.layout.steps)
+                    seen[row[inside], place[inside]] = True
+                    known[row[inside & has_any], place[inside & has_any]] = True
+        return seen, known
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StoredPart:
@@ -147,11 +171,26 @@ class StoredPart:
         Raises:
             Corrupt: a file can't be read or removed.
         """
-        try:
+        with _readable():
             cards = None if self.cards is None else self.cards.read()
             return History(inventory=self.inventory, slices=self.slices.read(), cards=cards)
-        except (OSError, pa.ArrowException) as exc:
-            raise Corrupt(f"cannot read a part of the history: {exc}") from exc
+
+    def collected(self, measures: Collection[Measure]) -> tuple[NDArray[np.bool_], NDArray[np.bool_]]:
+        """Where slices have a row, and where they have any of these measures, (rows, steps) both; as often as asked.
+
+        Raises:
+            Corrupt: a file can't be read.
+        """
+        with _readable():
+            return self.slices.collected(measures)
+
+
+@contextmanager
+def _readable() -> Iterator[None]:
+    try:
+        yield
+    except (OSError, pa.ArrowException) as exc:
+        raise Corrupt(f"cannot read a part of the history: {exc}") from exc
 
 
 def sorted_parts(
@@ -230,7 +269,7 @@ def _jobs(grid: StoredGrid, members: Sequence[Sequence[int]], folder: Path, proc
         SortJob(
             table=replace(table, files=replace(grid.files, paths=tuple(paths[number::count]))),
             folder=folder / str(number),
-            rows=max(1, _BUFFERED_ROWS // processes),
+            rows=max(_BUFFERED_ROWS_MIN, _BUFFERED_ROWS // processes),
         )
         for number in range(count)
     ]

@@ -126,9 +126,9 @@ def _join(
 
 def _is_strict(solution: Solution, moves: Sequence[Move]) -> bool:
     """Whether low priority must never work beside others: requests were found fast enough on a card because of that."""
-    arrangement, holders = solution.arrangement, solution.problem.past.holders
+    holders = solution.problem.past.holders
     cards = {move.target for move in moves if move.hold and first_at_every_moment(move.hold, holders)}
-    return any(seat.card in cards and arrangement.inflations.keys() & set(seat.rows) for seat in arrangement.seats)
+    return not cards.isdisjoint(solution.timed_cards)
 
 
 def _emptied_by(solution: Solution) -> dict[WorkloadId, list[CardId]]:

@@ -189,10 +189,11 @@ def _cut(solution: Solution, number: int, name: WorkloadId) -> Recommendation:
 
 def _lifted(solution: Solution, rows: Sequence[int], cut: Cut) -> int | None:
     """The core limit of pods that keep their framebuffer and their cards, and are to have none; None for any others."""
-    grants, moved = [solution.grants[row] for row in rows], {move.row for move in solution.arrangement.moves}
+    grants = [solution.grants[row] for row in rows]
     percent = max(round(grant.compute_granted_ratio * 100) for grant in grants)
     is_same = all(grant.framebuffer_granted_bytes == cut.framebuffer_bytes for grant in grants)
-    return percent if is_same and cut.compute_ratio is None and percent < 100 and moved.isdisjoint(rows) else None
+    stays = grants[0].workload_id not in solution.moves_of
+    return percent if is_same and cut.compute_ratio is None and percent < 100 and stays else None
 
 
 def _doubt(solution: Solution, rows: Sequence[int]) -> tuple[Sentence, ...]:

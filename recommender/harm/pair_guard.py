@@ -91,12 +91,15 @@ def pair_guard(demand: Demand, history: History, profiles: Profiles, interferenc
     place = {(key.namespace, key.pod, key.container, key.card): row for row, key in enumerate(history.slices.keys)}
     rows = [place.get((grant.namespace, grant.pod, grant.container, grant.card), -1) for grant in demand.grants]
     mean = history.slices.mean
+    duty, memory, framebuffer = (
+        mean.get(measure) for measure in (Measure.DUTY_CYCLE, Measure.MEMORY_ACTIVE, Measure.FRAMEBUFFER_USED)
+    )
     subjects = tuple(
         Subject(
             family=grant.label(FAMILY_LABEL) or grant.workload,
-            duty_cycle_ratio=_mean(mean.get(Measure.DUTY_CYCLE), row),
-            memory_active_ratio=_mean(mean.get(Measure.MEMORY_ACTIVE), row),
-            framebuffer_bytes=_mean(mean.get(Measure.FRAMEBUFFER_USED), row),
+            duty_cycle_ratio=_mean(duty, row),
+            memory_active_ratio=_mean(memory, row),
+            framebuffer_bytes=_mean(framebuffer, row),
         )
         for grant, row in zip(demand.grants, rows, strict=True)
     )

@@ -2,12 +2,16 @@
 
 from dataclasses import replace
 
+import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from analyzer.profile import history_part, inventory_parts, profile_fleet, profile_parts
+from analyzer.node_reports import NodeReports, grid_reports
+from analyzer.parts import history_part, inventory_parts
+from analyzer.profile import profile_fleet, profile_parts
 from fleet.inventory import Inventory
+from fleet.profiles import Profiles
 from fleet.settings.settings import AnalyzerSettings
 from fleet.usage import History
 from tests.recommender.second_fleet import second_fleet
@@ -52,6 +56,37 @@ def test_profiles_of_the_parts_are_those_of_the_whole(slices_max: int) -> None:
     whole = profile_fleet(FLEET, settings=SETTINGS, now=now)
     parts = (history_part(FLEET, part) for part in inventory_parts(FLEET.inventory, slices_max))
     assert profile_parts(parts, settings=SETTINGS, now=now) == whole
+
+
+def without_cards() -> History:
+    """The fleet where no source measures cards: every other node is looked at every third hour, some pods never."""
+    nodes = {key.node for key in FLEET.slices.keys}
+    slow = np.array([sorted(nodes).index(key.node) % 2 == 1 for key in FLEET.slices.keys])
+    silent = np.arange(len(slow)) % 7 == 3
+    left_out = slow[:, None] & (np.arange(FLEET.slices.steps) % 3 != 0)
+    kept = np.flatnonzero(~silent)
+    planes = {
+        measure: np.where(left_out, np.nan, values).astype(np.float32)[kept]
+        for measure, values in FLEET.slices.mean.items()
+    }
+    keys = tuple(FLEET.slices.keys[row] for row in kept)
+    return replace(FLEET, slices=replace(FLEET.slices, keys=keys, mean=planes, peak=planes))
+
+
+@pytest.mark.parametrize("slices_max", [1, 13, 25])
+def test_how_nodes_report_does_not_depend_on_how_the_fleet_is_cut(slices_max: int) -> None:
+    fleet, now = without_cards(), FLEET.inventory.as_of
+    whole = profile_fleet(fleet, settings=SETTINGS, now=now)
+    reports = grid_reports(fleet.slices, fleet.slices.steps, asks_alive=True)
+    assert {*reports.row_stride.values()} == {1, 3}
+    cut = list(inventory_parts(fleet.inventory, slices_max))
+
+    def found(reports: NodeReports | None) -> Profiles:
+        parts = (history_part(fleet, part) for part in cut)
+        return profile_parts(parts, settings=SETTINGS, now=now, reports=reports)
+
+    assert found(reports) == whole
+    assert found(None) != whole
 
 
 def test_a_part_is_asked_for_when_the_one_before_was_looked_at() -> None:

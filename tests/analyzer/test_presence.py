@@ -6,7 +6,7 @@ from datetime import timedelta
 import numpy as np
 import pytest
 
-from analyzer.presence import strides
+from analyzer.node_reports import joined_reports, nodes_seen
 from fleet.inventory import Priority
 from fleet.profiles import WorkloadState
 from fleet.schema import Measure
@@ -26,7 +26,8 @@ def test_a_slow_source_is_covered_in_full() -> None:
 def test_a_slice_that_loses_every_other_sample_is_not_called_slow() -> None:
     seen = np.ones((3, 100), bool)
     seen[0, ::2] = False
-    assert strides(seen, ["node"] * 3).tolist() == [1, 1, 1]
+    shown = nodes_seen(["node"] * 3, seen, seen, asks_alive=False)
+    assert joined_reports([shown]).row_stride == {"node": 1}
 
 
 def test_coverage_counts_from_the_grants_start() -> None:

@@ -11,6 +11,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from analyzer.survey import as_believed
 from dashboards.words.advice import verdict_words
 from enforcer.dialect import SeatSlice
 from enforcer.lent_turns import turns
@@ -55,6 +56,9 @@ class Measured:
     use: Mapping[str, float]
     framebuffer: Mapping[str, float]
     cache: Mapping[str, float]
+
+    def believed(self, since: datetime, until: datetime) -> History:
+        return as_believed(self.history(since, until), Settings().analyzer)
 
     def history(self, since: datetime, until: datetime) -> History:
         live = [grant for grant in self.grants if grant.ended_at is None]

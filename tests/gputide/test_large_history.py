@@ -1,9 +1,11 @@
 """Very large fleets: read and analysed in parts and planned by the hour, with the same profiles."""
 
+import json
 import os
 import shutil
 from contextlib import closing
 from dataclasses import replace
+from datetime import timedelta
 from pathlib import Path
 
 import numpy as np
@@ -12,11 +14,15 @@ import pyarrow.parquet as pq
 import pytest
 
 from analyzer.profile import profile_fleet
-from bench.stored_fleet import CLUSTER, store_minutes
+from analyzer.survey import as_believed
+from bench.stored_fleet import CLUSTER, store_fleet, store_minutes
+from enforcer.verify import HARM, harm_by_workload
 from fleet.coarse_grid import coarse_grid
+from fleet.data_folder import open_data_folder
+from fleet.documents import profiles_document
 from fleet.durable import FolderLock
 from fleet.errors import Corrupt
-from fleet.schema import POD_USAGE, Measure
+from fleet.schema import ALLOCATIONS, INVENTORY_CARDS, INVENTORY_NODES, POD_USAGE, Measure
 from fleet.settings.settings import Settings
 from fleet.usage import History, UsageGrid
 from gputide.answers.fleet import longer_steps_note
@@ -229,3 +235,57 @@ def test_steps_of_a_plan_are_the_shortest_that_fit(session: Session, monkeypatch
     odd = replace(grid, step_seconds=90)
     assert history.plan_step_seconds(odd) == 3600, "1,800 s are 20 of it, and still too many"
     assert history.plan_step_seconds(replace(grid, step_seconds=7)) == 7
+
+
+def thinned(source: Path, target: Path) -> None:
+    """A copy of a stored fleet whose every other node reports only every third hour, and some of whose pods never."""
+    with closing(DuckdbWarehouse(open_data_folder(target, create=True).warehouse)) as warehouse:
+        for number, table in enumerate((POD_USAGE, ALLOCATIONS, INVENTORY_CARDS, INVENTORY_NODES)):
+            parts = []
+            for file in sorted((source / "warehouse" / table.name).rglob("*.parquet")):
+                rows = pq.read_table(file, partitioning=None)
+                if table is POD_USAGE:
+                    hour = rows["window_start"].to_numpy() // 3_600_000
+                    is_slow = np.array([int(node[-1]) % 2 == 1 for node in rows["node"].to_pylist()])
+                    is_silent = np.array([int(card[-1]) == 3 for card in rows["card"].to_pylist()])
+                    rows = rows.filter(pa.array(~is_silent & (~is_slow | (hour % 3 == 0))))
+                date = file.relative_to(source / "warehouse" / table.name).parts[0].removeprefix("dt=")
+                parts.append(Part(table=table, date=date, cluster=CLUSTER, rows=(rows.cast(arrow_schema(table)),)))
+            warehouse.append((AppendName(source="thinned", start=number, end=number + 1),), parts)
+
+
+def test_findings_are_the_same_however_a_fleet_without_measured_cards_is_cut(tmp_path, monkeypatch) -> None:
+    """How nodes report is asked of all parts before any is described."""
+    store_fleet(tmp_path / "full", 64)
+    thinned(tmp_path / "full", tmp_path / "data")
+    now = SINCE + timedelta(days=7)
+    session = Session(data_path=tmp_path / "data", settings=by_processes(1), now_override=now, is_quiet=True)
+    whole = json.dumps(profiles_document(history.load_profiles(session)))
+    assert whole_of(session).cards is None
+    assert "silent_by_node" in whole
+    monkeypatch.setattr(history, "WHOLE_CELLS_MAX", 0)
+    for slices in (1, 9, 20):
+        monkeypatch.setattr(history, "CELLS_PER_PART", slices * 7 * 24)
+        assert json.dumps(profiles_document(history.load_profiles(session))) == whole
+
+
+def test_what_is_believed_of_a_large_fleet_is_what_is_believed_of_the_whole(session: Session, monkeypatch) -> None:
+    folder, settings, now = session.folder(), session.settings, session.now()
+    since = now - timedelta(days=DAYS)
+    whole = as_believed(whole_of(session), settings.analyzer)
+    monkeypatch.setattr(history, "WHOLE_CELLS_MAX", 0)
+    monkeypatch.setattr(history, "CELLS_PER_PART", 7 * DAYS * 1440)
+    found = history.load_believed(folder, settings, None, since, now, measures=HARM)
+    assert found.cards is None
+    assert found.inventory == whole.inventory
+    assert_same(
+        found.slices,
+        replace(
+            whole.slices,
+            mean={measure: values for measure, values in whole.slices.mean.items() if measure in HARM},
+            peak={measure: values for measure, values in whole.slices.peak.items() if measure in HARM},
+        ),
+    )
+    harmed = harm_by_workload(found)
+    assert harmed == harm_by_workload(whole)
+    assert any(harm.active_steps for harm in harmed.values())

@@ -7,7 +7,8 @@ from datetime import timedelta
 import numpy as np
 import pytest
 
-from analyzer.profile import profile_fleet, sampled_inventory
+from analyzer.parts import sampled_inventory
+from analyzer.profile import profile_fleet
 from fleet.capabilities.register import HAMI
 from fleet.decisions import RiskLevel
 from fleet.schema import Measure

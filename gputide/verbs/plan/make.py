@@ -25,7 +25,14 @@ from gputide.answers.plan import plan_answer
 from gputide.answers.tiers import tiers_promised
 from gputide.answers.what_if import Side, assumptions, what_if_answer
 from gputide.container.cluster import backend_version, own_cluster, seen_holders
-from gputide.container.history import for_plan, load_history, load_planned, profiled
+from gputide.container.history import (
+    Analysed,
+    for_plan,
+    load_history,
+    load_inventory,
+    load_planned,
+    profiled,
+)
 from gputide.container.live_nodes import with_live_nodes
 from gputide.container.measured_pairs import load_interference
 from gputide.container.plans import keep_plan
@@ -154,26 +161,36 @@ def _version(session: Session) -> str | None:
 
 def _what_if(session: Session, planner: _Planner, texts: Sequence[str], as_planned: Sequence[str]) -> Answer:
     """The plan as things are and the one that would follow; keeps neither."""
+    assumed = assumptions(texts, lambda: load_inventory(session, planner.cluster))
+    other = session.with_overrides(assumed.settings)
+    if not assumed.changes:
+        found = load_planned(session, planner.cluster)
+        is_same = other.settings.analyzer == session.settings.analyzer
+        (present, unread), (supposed, _) = (
+            _side(asked, planner, one)
+            for asked, one in ((session, found), (other, found if is_same else load_planned(other, planner.cluster)))
+        )
+        return what_if_answer(assumed, present, supposed, None, notes=(*as_planned, *unread))
+    # Other cards change what every step shows, so all of them are read.
     history = load_history(session.folder(), session.settings, session.now(), cluster=planner.cluster)
     history, unread = with_live_nodes(history, session.folder(), session.settings)
-    assumed = assumptions(texts, lambda: history.inventory)
-    other = session.with_overrides(assumed.settings)
-    hypothesis = None
-    if assumed.changes:
-        hypothesis = on_other_cards(
-            history,
-            assumed.changes,
-            headroom_ratio=other.settings.recommender.framebuffer_headroom_ratio,
-            video_ratio_max=other.settings.analyzer.idle_ratio_max,
-        )
-    supposed_history = history if hypothesis is None else hypothesis.history
-    supposed = planner.side(
-        other,
-        for_plan(supposed_history),
-        profiled(supposed_history, other.settings, other.now()),
-        history.inventory.cards if hypothesis is None else hypothesis.cards,
+    hypothesis = on_other_cards(
+        history,
+        assumed.changes,
+        headroom_ratio=other.settings.recommender.framebuffer_headroom_ratio,
+        video_ratio_max=other.settings.analyzer.idle_ratio_max,
     )
-    present = planner.side(
-        session, for_plan(history), profiled(history, session.settings, session.now()), history.inventory.cards
+    supposed, present = (
+        planner.side(asked, for_plan(one), profiled(one, asked.settings, asked.now()), cards)
+        for asked, one, cards in (
+            (other, hypothesis.history, hypothesis.cards),
+            (session, history, history.inventory.cards),
+        )
     )
     return what_if_answer(assumed, present, supposed, hypothesis, notes=(*as_planned, *unread))
+
+
+def _side(session: Session, planner: _Planner, found: Analysed) -> tuple[Side, tuple[str, ...]]:
+    """The plan for the cluster as it is, and what could not be read of it."""
+    history, unread = with_live_nodes(found.history, session.folder(), session.settings)
+    return planner.side(session, history, found.profiles, history.inventory.cards), unread
