@@ -1,4 +1,4 @@
-"""Settings of the flow of samples: receiver, bus, Kafka, rollup, Flink, warehouse, Iceberg, Hive. Part of all settings."""
+"""Settings of the flow of samples: receiver, bus, Kafka, rollup, Flink, warehouse, readers. Part of all settings."""
 
 from __future__ import annotations
 

@@ -117,7 +117,9 @@ def open_iceberg_tables(target: ParquetReads, settings: Settings) -> Iterator[Ic
     try:
         from pipeline.warehouse.iceberg_tables import IcebergTables
     except ImportError as exc:
-        raise Misconfigured(f"cannot use iceberg.database: {exc.name} is not installed; install gputide[iceberg]") from exc
+        raise Misconfigured(
+            f"cannot use iceberg.database: {exc.name} is not installed; install gputide[iceberg]"
+        ) from exc
     location = settings.iceberg.location
     if location is None and settings.warehouse.kind is WarehouseKind.HIVE:
         location = settings.hive.location
@@ -137,23 +139,36 @@ def _publishing_round(target: ParquetReads, settings: Settings) -> Iterator[obje
         _log.warning("iceberg tables are behind the warehouse", why=str(exc))
 
 
-def with_upkeep(rollup: Rollup, target: ParquetReads, settings: Settings, reached_ms: Reached = lambda: None) -> Rollup:
+@contextmanager
+def tended_rollup(
+    rollup: Rollup, target: ParquetReads, settings: Settings, reached_ms: Reached = lambda: None
+) -> Iterator[Rollup]:
     """The rollup, with upkeep of its warehouse while its bus is empty, as often as the settings say.
+
+    Iceberg tables are published to at the beginning and at an orderly end as well.
 
     Raises:
         Misconfigured: the catalogue of Iceberg tables can't be used.
     """
+    if settings.iceberg.database is None:
+        yield _tended(rollup, target, settings, reached_ms)
+        return
     from pipeline.rollup.rollup import TendingRollup
 
-    if settings.iceberg.database is not None:
-        # What is wrong with the settings is said at once.
-        deque(_publishing_round(target, settings), maxlen=0)
-        rollup = TendingRollup(
-            rollup,
-            lambda: _publishing_round(target, settings),
-            every_seconds=settings.iceberg.publish_seconds,
-            now_seconds=time.monotonic,
-        )
+    deque(_publishing_round(target, settings), maxlen=0)
+    publishing = TendingRollup(
+        rollup,
+        lambda: _publishing_round(target, settings),
+        every_seconds=settings.iceberg.publish_seconds,
+        now_seconds=time.monotonic,
+    )
+    yield _tended(publishing, target, settings, reached_ms)
+    deque(_publishing_round(target, settings), maxlen=0)
+
+
+def _tended(rollup: Rollup, target: ParquetReads, settings: Settings, reached_ms: Reached) -> Rollup:
+    from pipeline.rollup.rollup import TendingRollup
+
     every_seconds = settings.warehouse.upkeep_seconds
     if every_seconds is None:
         return rollup

@@ -3,9 +3,9 @@
 The manifest says which files count; a table of each name in `fleet.schema.TABLES` is made to say the same. To publish
 is to compare: files that count and that a table lacks are added to it, files that it has and that count no longer leave
 it, both in one commit, so a reader meets a merge before or after it and never between. Nothing is copied, and what was
-interrupted is put right the next time. Tables are partitioned by `dt` and `cluster`; `dt` stands in no file, and readers
-take it from the partition (iceberg.apache.org/spec: column projection; names are mapped to fields, for the files carry
-no field ids). Catalogue: the two SQL tables that PyIceberg and Iceberg's JdbcCatalog share. Called by
+interrupted is put right the next time. Tables are partitioned by `dt` and `cluster`. `dt` stands in no file: readers
+take it from the partition (iceberg.apache.org/spec, column projection); names are mapped to fields, since the files
+carry no field ids. Catalogue: the two SQL tables that PyIceberg and Iceberg's JdbcCatalog share. Called by
 `gputide.container.warehouse`.
 """
 
