@@ -11,7 +11,7 @@ from fleet.errors import Misconfigured
 from fleet.settings.pipeline import RecordFormat
 from fleet.settings.settings import Settings
 from gputide.container.bus import open_bus_reader
-from gputide.container.warehouse import open_warehouse, warehouse_folder, tended_rollup
+from gputide.container.warehouse import open_warehouse, tended_rollup, warehouse_folder
 from pipeline.rollup.held_lanes import HeldLanes
 from pipeline.rollup.rollup import Rollup
 from pipeline.rollup.rollup_duckdb import EmbeddedRollup
