@@ -223,7 +223,7 @@ def _sightings(
     # A marker without a sighting beside it: the grant was last known to be there just then.
     last = np.where(last_seen >= 0, times[last_seen], ended)
     first = np.minimum(np.minimum.reduceat(np.where(is_seen, times, np.inf), groups), last)
-    kinds, rows = table.sightings(number[groups], value)
+    kinds, rows = table.rows.sightings(table.columns, number[groups], value)
     is_silent = rows < 0
     silent = int(np.add.reduceat(is_seen.astype(np.int64), groups)[is_silent].sum()) if is_silent.any() else 0
     sections = []

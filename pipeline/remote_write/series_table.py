@@ -479,12 +479,6 @@ class SeriesTable:
         columns.verdict[number] = Verdict.SIGHTING
         columns.unit[number], columns.slice_identity[number] = found
 
-    def sightings(
-        self, numbers: NDArray[np.int32], values: NDArray[np.float64]
-    ) -> tuple[NDArray[np.int16], NDArray[np.int32]]:
-        """Tables and rows of what samples of info series say stands there; see `NamedRows.sightings`."""
-        return self.rows.sightings(self._columns, numbers, values)
-
     def _add_usage(self, number: int, meaning: SeriesMeaning) -> None:
         columns = self._columns
         if meaning.measure is None:
