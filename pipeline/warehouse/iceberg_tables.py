@@ -252,6 +252,7 @@ def _answering(settings: IcebergSettings) -> Iterator[None]:
     except (ArgumentError, NoSuchModuleError) as exc:
         raise Misconfigured(f"cannot use {shown}: {' '.join(str(exc).split())[:300]}") from exc
     except SQLAlchemyError as exc:
-        raise Unavailable(f"cannot reach {shown}: {' '.join(str(exc).split())[:300]}") from exc
+        reason = getattr(exc, "orig", None) or exc
+        raise Unavailable(f"cannot reach {shown}: {' '.join(str(reason).split())[:300]}") from exc
     except OSError as exc:
         raise Unavailable(f"cannot write the tables' metadata: {exc.strerror or exc}") from exc

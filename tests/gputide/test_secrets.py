@@ -24,7 +24,7 @@ SECRET = {
     "agent.tls_key_file", "agent.tokens_file",
     "enforcer.ledger_key_file", "dashboard.oidc_client_secret_file", "dashboard.tls_key_file",
     "enforcer.kubeconfig", "exporter.kubeconfig", "exporter.scrape_tokens_file", "exporter.tls_key_file",
-    "flink.key_file", "hive.key_file", "hive.password_file", "kafka.key_file", "kafka.password_file", "probe.key_file",
+    "flink.key_file", "hive.key_file", "hive.password_file", "iceberg.password_file", "kafka.key_file", "kafka.password_file", "probe.key_file",
     "prometheus.bearer_token_file", "prometheus.key_file", "receiver.scrape_tokens_file", "receiver.tls_key_file",
     "receiver.tokens_file", "relief.agents_key_file", "relief.agents_token_file", "router.tls_key_file",
     "scan.bearer_token_file", "scan.headers_file", "scan.key_file", "scan.password_file",

@@ -78,7 +78,7 @@ def migrate_tables(context: typer.Context) -> None:
 
 
 @app.command(
-    "publish", epilog="Example: gputide --set iceberg.database=sqlite:////srv/tables.db admin warehouse publish"
+    "publish", epilog="Example: gputide admin warehouse publish"
 )
 def publish_tables(context: typer.Context) -> None:
     """Make the Iceberg tables say what the warehouse has; a running roll-up does it every iceberg.publish_seconds."""
