@@ -7,7 +7,7 @@ import math
 import re
 from collections import defaultdict
 from contextlib import closing
-from datetime import UTC, date, datetime
+from datetime import UTC, datetime
 from pathlib import Path
 
 import pytest
@@ -66,7 +66,7 @@ def test_the_query_of_the_documentation_gives_what_was_sent(
     wanted: dict[tuple[str, str], list[int]] = defaultdict(list)
     for sample in samples:
         if sample.measure is Measure.DUTY_CYCLE and not sample.of_card:
-            day = date.fromtimestamp((sample.ts_ms - 1) // 86_400_000 * 86_400)
+            day = datetime.fromtimestamp((sample.ts_ms - 1) / 1000, UTC).date()
             wanted[str(day), "team"].append(math.floor(sample.value * 1e6))
     assert {(day, namespace): float(mean) for day, namespace, mean in found} == {
         key: pytest.approx(sum(values) / 1e6 / len(values)) for key, values in wanted.items()
