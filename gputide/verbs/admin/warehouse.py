@@ -77,9 +77,7 @@ def migrate_tables(context: typer.Context) -> None:
     typer.echo(f"tables of {database} are as the schema has them; {format_count(added)} partitions were missing")
 
 
-@app.command(
-    "publish", epilog="Example: gputide admin warehouse publish"
-)
+@app.command("publish", epilog="Example: gputide admin warehouse publish")
 def publish_tables(context: typer.Context) -> None:
     """Make the Iceberg tables say what the warehouse has; a running roll-up does it every iceberg.publish_seconds."""
     session = session_of(context)
