@@ -1,4 +1,4 @@
-"""Settings of the flow of samples: receiver, bus, Kafka, rollup, Flink, warehouse, Hive. Part of all settings."""
+"""Settings of the flow of samples: receiver, bus, Kafka, rollup, Flink, warehouse, readers. Part of all settings."""
 
 from __future__ import annotations
 
@@ -279,6 +279,32 @@ class WarehouseSettings(Section):
         if finest is not None and days is not None and finest > days:
             raise ValueError(f"retain_finest_days={finest} is more than retain_days={days}")
         return self
+
+
+class IcebergSettings(Section):
+    """The warehouse as Apache Iceberg tables, for Spark, Trino, Flink, Hive and others to read."""
+
+    database: str | None = Field(default=None, min_length=1)
+    """Database of the tables' catalogue, `sqlite:////PATH` or `postgresql+pg8000://USER@HOST/DATABASE`; none: there are
+    no tables."""
+    password_file: Path | None = None
+    """File whose first line is the password for the database."""
+    catalogue: str = Field(default="gputide", pattern=r"^[A-Za-z][A-Za-z0-9_]{0,127}$")
+    """What readers call the catalogue."""
+    namespace: str = Field(default="gputide", pattern=r"^[a-z][a-z0-9_]{0,127}$")
+    """Namespace of the tables; made where it is missing."""
+    location: str | None = None
+    """What readers call the folder of the warehouse, such as `file:///mnt/gputide`; none for its path, or for
+    `hive.location`."""
+    publish_seconds: Seconds = 60
+    """How often a running roll-up makes the tables say what the warehouse has."""
+
+    @field_validator("database")
+    @classmethod
+    def _holds_no_password(cls, database: str | None) -> str | None:
+        if database is not None and ":" in database.partition("://")[2].partition("@")[0] and "@" in database:
+            raise ValueError("database holds a password; name a file with it in iceberg.password_file")
+        return database
 
 
 class HiveAuth(StrEnum):

@@ -42,6 +42,7 @@ from fleet.settings.pipeline import (
     BusSettings,
     FlinkSettings,
     HiveSettings,
+    IcebergSettings,
     KafkaSettings,
     ReceiverSettings,
     RollupSettings,
@@ -284,6 +285,7 @@ class Settings(Section):
     kafka: KafkaSettings = KafkaSettings()
     rollup: RollupSettings = RollupSettings()
     warehouse: WarehouseSettings = WarehouseSettings()
+    iceberg: IcebergSettings = IcebergSettings()
     hive: HiveSettings = HiveSettings()
     flink: FlinkSettings = FlinkSettings()
     scan: ScanSettings = ScanSettings()

@@ -11,7 +11,7 @@ from fleet.data_folder import DataFolder
 from fleet.errors import Misconfigured
 from fleet.settings.pipeline import BusKind, KafkaSecurity, KafkaSettings, RecordFormat
 from fleet.settings.settings import Settings
-from gputide.container.warehouse import open_warehouse, with_upkeep
+from gputide.container.warehouse import open_warehouse, tended_rollup
 from pipeline.flink.configuration import FlinkJobOptions
 from pipeline.flink.process import FlinkEnvironment, FlinkProcess
 from pipeline.flink.publish import FlinkPublisher
@@ -88,7 +88,8 @@ def open_flink_rollup(folder: DataFolder, settings: Settings) -> Iterator[tuple[
         )
         try:
             rollup.start()
-            yield with_upkeep(rollup, warehouse, settings), rollup
+            with tended_rollup(rollup, warehouse, settings) as tended:
+                yield tended, rollup
         finally:
             rollup.leave()
 

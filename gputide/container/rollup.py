@@ -11,7 +11,7 @@ from fleet.errors import Misconfigured
 from fleet.settings.pipeline import RecordFormat
 from fleet.settings.settings import Settings
 from gputide.container.bus import open_bus_reader
-from gputide.container.warehouse import open_warehouse, warehouse_folder, with_upkeep
+from gputide.container.warehouse import open_warehouse, tended_rollup, warehouse_folder
 from pipeline.rollup.held_lanes import HeldLanes
 from pipeline.rollup.rollup import Rollup
 from pipeline.rollup.rollup_duckdb import EmbeddedRollup
@@ -56,8 +56,8 @@ def open_rollup(folder: DataFolder, settings: Settings) -> Iterator[OpenedRollup
             window_seconds=settings.rollup.window_seconds,
             dead_letters=bus.dead_letters,
         )
-        tended = with_upkeep(rollup, target, settings, lanes.reached_ms)
-        yield OpenedRollup(rollup=tended, is_drained=lanes.is_empty)
+        with tended_rollup(rollup, target, settings, lanes.reached_ms) as tended:
+            yield OpenedRollup(rollup=tended, is_drained=lanes.is_empty)
 
 
 def bus_reached_ms(folder: DataFolder, settings: Settings) -> int | None:

@@ -7,6 +7,7 @@ opened: `gputide apply --abort` and other verbs that open none start without it.
 from __future__ import annotations
 
 import time
+from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing, contextmanager
 from datetime import UTC, datetime
@@ -15,13 +16,15 @@ from typing import TYPE_CHECKING
 
 from fleet.data_folder import DataFolder
 from fleet.durable import Held
-from fleet.errors import Misconfigured, NotEnoughData
+from fleet.errors import Misconfigured, NotEnoughData, Unavailable
+from fleet.logs import logger
 from fleet.settings.pipeline import WarehouseKind
 from fleet.settings.settings import Settings
 from fleet.usage import History
 
 if TYPE_CHECKING:
     from pipeline.rollup.rollup import Rollup
+    from pipeline.warehouse.iceberg_tables import IcebergTables
     from pipeline.warehouse.parquet_reads import ParquetReads
     from pipeline.warehouse.warehouse_duckdb import DuckdbWarehouse
     from pipeline.warehouse.warehouse_hive import HiveWarehouse
@@ -74,6 +77,8 @@ def open_warehouse(folder: DataFolder, settings: Settings) -> Iterator[DuckdbWar
         yield shared
 
 
+_log = logger(__name__)
+
 Reached = Callable[[], int | None]
 """Says how far the bus was taken in, epoch milliseconds; None where nothing waits on it."""
 
@@ -99,8 +104,69 @@ def upkeep_round(
         return
 
 
-def with_upkeep(rollup: Rollup, target: ParquetReads, settings: Settings, reached_ms: Reached = lambda: None) -> Rollup:
-    """The rollup, with rounds of upkeep of its warehouse while its bus is empty, as often as the settings say."""
+@contextmanager
+def open_iceberg_tables(target: ParquetReads, settings: Settings) -> Iterator[IcebergTables]:
+    """The warehouse's Iceberg tables, for publishing to them.
+
+    Raises:
+        Misconfigured: no catalogue is named, its driver is not installed, or its address can't be used.
+        Unavailable: its database does not answer.
+    """
+    if settings.iceberg.database is None:
+        raise Misconfigured("cannot publish tables: no catalogue is named; set iceberg.database")
+    try:
+        from pipeline.warehouse.iceberg_tables import IcebergTables
+    except ImportError as exc:
+        raise Misconfigured(
+            f"cannot use iceberg.database: {exc.name} is not installed; install gputide[iceberg]"
+        ) from exc
+    location = settings.iceberg.location
+    if location is None and settings.warehouse.kind is WarehouseKind.HIVE:
+        location = settings.hive.location
+    place = f"file://{target.files.folder.absolute()}" if location is None else location
+    with closing(IcebergTables(target.files, settings.iceberg, place)) as tables:
+        yield tables
+
+
+def _publishing_round(target: ParquetReads, settings: Settings) -> Iterator[object]:
+    """Publishes once, where nobody else is at it; tables that can't be reached keep nobody from rolling up."""
+    try:
+        with open_iceberg_tables(target, settings) as tables:
+            yield tables.publish(keep_seconds=settings.warehouse.keep_replaced_seconds)
+    except Held:
+        return
+    except Unavailable as exc:
+        _log.warning("iceberg tables are behind the warehouse", why=str(exc))
+
+
+@contextmanager
+def tended_rollup(
+    rollup: Rollup, target: ParquetReads, settings: Settings, reached_ms: Reached = lambda: None
+) -> Iterator[Rollup]:
+    """The rollup, with upkeep of its warehouse while its bus is empty, as often as the settings say.
+
+    Iceberg tables are published to at the beginning and at an orderly end as well.
+
+    Raises:
+        Misconfigured: the catalogue of Iceberg tables can't be used.
+    """
+    if settings.iceberg.database is None:
+        yield _tended(rollup, target, settings, reached_ms)
+        return
+    from pipeline.rollup.rollup import TendingRollup
+
+    deque(_publishing_round(target, settings), maxlen=0)
+    publishing = TendingRollup(
+        rollup,
+        lambda: _publishing_round(target, settings),
+        every_seconds=settings.iceberg.publish_seconds,
+        now_seconds=time.monotonic,
+    )
+    yield _tended(publishing, target, settings, reached_ms)
+    deque(_publishing_round(target, settings), maxlen=0)
+
+
+def _tended(rollup: Rollup, target: ParquetReads, settings: Settings, reached_ms: Reached) -> Rollup:
     from pipeline.rollup.rollup import TendingRollup
 
     every_seconds = settings.warehouse.upkeep_seconds

@@ -55,6 +55,10 @@ class RowStore(Protocol):
         """
         ...
 
+    def size_bytes(self, below: Path) -> int:
+        """How large a file is."""
+        ...
+
     def relation(self, below: Sequence[str]) -> list[str] | ds.Dataset:
         """Files as DuckDB reads them: names of local files, or a dataset."""
         ...
@@ -124,6 +128,10 @@ class LocalRows:
         """A file, for reading."""
         return _parquet(self._folder / below, self._folder / below)
 
+    def size_bytes(self, below: Path) -> int:
+        """How large a file is."""
+        return (self._folder / below).stat().st_size
+
     def relation(self, below: Sequence[str]) -> list[str]:
         """Full names."""
         return [str(self._folder / path) for path in below]
@@ -187,6 +195,11 @@ class ArrowRows:
         """A file, for reading."""
         path = self._base / below
         return _parquet(str(path), path, self._file_system)
+
+    def size_bytes(self, below: Path) -> int:
+        """How large a file is."""
+        with self._answering():
+            return int(self._file_system.get_file_info(str(self._base / below)).size)
 
     def relation(self, below: Sequence[str]) -> ds.Dataset:
         """A dataset of the files, none of whose columns comes from a name."""

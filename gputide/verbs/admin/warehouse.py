@@ -12,7 +12,7 @@ from fleet.documents import document
 from fleet.errors import Misconfigured
 from fleet.units import format_count
 from gputide.container.rollup import bus_reached_ms
-from gputide.container.warehouse import open_warehouse
+from gputide.container.warehouse import open_iceberg_tables, open_warehouse, warehouse
 from gputide.options import answering
 from gputide.output import Answer, Listing
 from gputide.session import Session, session_of
@@ -75,6 +75,19 @@ def migrate_tables(context: typer.Context) -> None:
         added = warehouse.migrate()
     database = session.settings.hive.database
     typer.echo(f"tables of {database} are as the schema has them; {format_count(added)} partitions were missing")
+
+
+@app.command("publish", epilog="Example: gputide admin warehouse publish")
+def publish_tables(context: typer.Context) -> None:
+    """Make the Iceberg tables say what the warehouse has; a running roll-up does it every iceberg.publish_seconds."""
+    session = session_of(context)
+    settings = session.settings
+    with open_iceberg_tables(warehouse(session.folder(), settings), settings) as tables:
+        done = tables.publish(keep_seconds=settings.warehouse.keep_replaced_seconds)
+    typer.echo(
+        f"tables of {settings.iceberg.namespace} are as the warehouse: {format_count(done.added)} files added, "
+        f"{format_count(done.removed)} removed"
+    )
 
 
 def _kept_seconds(session: Session, given: int | None) -> int:

@@ -1,0 +1,216 @@
+"""What the warehouse has is what readers of its Iceberg tables find, after appends, merges, drops and every fault."""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Iterator
+from contextlib import closing, contextmanager
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from pyiceberg.catalog.sql import SqlCatalog
+from pyiceberg.table import Table as IcebergTable
+
+from fleet.errors import Corrupt, Misconfigured, Unavailable
+from fleet.schema import POD_USAGE, TABLES
+from fleet.settings.pipeline import IcebergSettings
+from pipeline.bus.bus_file import FileBus
+from pipeline.remote_write.decode import Version
+from pipeline.warehouse.compact import compact, remove_replaced, retain
+from pipeline.warehouse.iceberg_tables import IcebergTables, Published
+from pipeline.warehouse.warehouse_duckdb import DuckdbWarehouse
+from tests.pipeline.builders import (
+    START_MS,
+    USAGE_TABLES,
+    Sample,
+    body_of,
+    expected_rows,
+    file_bus,
+    intake_of,
+    roll_up,
+    small_fleet,
+)
+
+pytestmark = [
+    pytest.mark.filterwarnings("ignore:Delete operation did not match any records"),
+    pytest.mark.filterwarnings("ignore::DeprecationWarning:pyiceberg"),
+]
+
+KEEP_SECONDS = 3600.0
+
+
+class Shop:
+    """A bus, a warehouse and its tables."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.bus: FileBus = file_bus(folder / "bus")
+        self.warehouse = DuckdbWarehouse(folder / "warehouse")
+        self.settings = IcebergSettings(database=f"sqlite:///{folder}/tables.db")
+
+    def send(self, samples: list[Sample], cluster: str = "c1") -> None:
+        assert intake_of(self.bus).take(body_of(samples, cluster=cluster), Version.V2).status == 204
+        roll_up(self.bus, self.warehouse)
+
+    def publish(self, keep_seconds: float = KEEP_SECONDS) -> Published:
+        with self.tables() as tables:
+            return tables.publish(keep_seconds=keep_seconds)
+
+    @contextmanager
+    def tables(self) -> Iterator[IcebergTables]:
+        location = f"file://{self.warehouse.files.folder}"
+        with closing(IcebergTables(self.warehouse.files, self.settings, location)) as tables:
+            yield tables
+
+    def read(self, name: str) -> IcebergTable:
+        """A table as somebody else opens it: by the catalogue alone."""
+        return SqlCatalog("gputide", uri=str(self.settings.database), warehouse="file:///nowhere").load_table(
+            f"gputide.{name}"
+        )
+
+
+@pytest.fixture
+def shop(tmp_path: Path) -> Shop:
+    return Shop(tmp_path)
+
+
+def merged(rows: pa.Table) -> dict[tuple[int, int, str], dict[str, Any]]:
+    """Additive rows of usage, added the plain way, as `expected_rows` has them."""
+    found: dict[tuple[int, int, str], dict[str, Any]] = {}
+    for row in rows.to_pylist():
+        into = found.setdefault((row["window_seconds"], row["window_start"], row["card"]), {})
+        for name, value in row.items():
+            if name == "samples" or name.endswith(("_count", "_sum")):
+                into[name] = into.get(name, 0) + (value or 0)
+            elif name.endswith("_max") and value is not None:
+                into[name] = max(into.get(name, value), value)
+            elif name.endswith("_histogram"):
+                bins = into.setdefault(name, {})
+                for place, count in value or ():
+                    bins[place] = bins.get(place, 0) + count
+    return {
+        key: {name: value for name, value in row.items() if value or name == "samples"} for key, row in found.items()
+    }
+
+
+def check(shop: Shop, samples: list[Sample]) -> None:
+    for table in USAGE_TABLES:
+        assert merged(shop.read(table.name).scan().to_arrow()) == expected_rows(samples, table)
+
+
+def test_a_reader_finds_what_was_sent_and_merges_change_nothing_for_him(shop: Shop) -> None:
+    samples = small_fleet(pods=2, hours=26)
+    for piece in range(3):
+        shop.send(samples[piece::3])
+        assert shop.publish().added > 0
+    check(shop, samples)
+    now = datetime.fromtimestamp(START_MS / 1000, UTC) + timedelta(days=2)
+    before = shop.read(POD_USAGE.name)
+    assert list(compact(shop.warehouse, now=now, files_max=2))
+    assert merged(before.scan().to_arrow()) == expected_rows(samples, POD_USAGE), "a reader under way was cut off"
+    assert shop.publish().removed > 0
+    check(shop, samples)
+    remove_replaced(shop.warehouse, now=now, keep_seconds=0)
+    check(shop, samples)
+    assert shop.publish() == Published(added=0, removed=0)
+
+
+def test_days_that_were_dropped_leave_the_tables_and_a_part_of_a_day_can_be_asked_for(shop: Shop) -> None:
+    samples = small_fleet(pods=2, hours=40)
+    shop.send(samples)
+    shop.publish()
+    first = datetime.fromtimestamp(START_MS / 1000, UTC).date()
+    rows = shop.read(POD_USAGE.name).scan(row_filter=f"dt = '{first}' and cluster = 'c1'").to_arrow()
+    assert set(rows.column("dt").to_pylist()) == {first}
+    list(retain(shop.warehouse, now=datetime.fromtimestamp(START_MS / 1000, UTC) + timedelta(days=2), days=1,
+                finest_days=None))  # fmt: skip
+    assert shop.publish().removed > 0
+    assert first not in shop.read(POD_USAGE.name).scan().to_arrow().column("dt").to_pylist()
+
+
+def test_clusters_with_odd_names_are_partitions_of_their_own(shop: Shop) -> None:
+    names = ["a/b", "50% off", "ü", "c=1"]
+    for name in names:
+        shop.send(small_fleet(pods=1, hours=1), cluster=name)
+    shop.publish()
+    for name in names:
+        found = shop.read(POD_USAGE.name).scan(row_filter=f"cluster = '{name}'").to_arrow()
+        assert set(found.column("cluster").to_pylist()) == {name}
+
+
+def test_two_who_publish_at_once_and_one_who_was_killed_leave_each_file_once(shop: Shop) -> None:
+    samples = small_fleet(pods=1, hours=3)
+    with shop.tables() as one:
+        for piece in range(4):
+            shop.send(samples[piece::4])
+            if piece % 2:
+                one.publish(keep_seconds=KEEP_SECONDS)
+            else:
+                shop.publish()
+    # A commit of somebody else's between looking and committing: here an empty one.
+    with shop.read(POD_USAGE.name).transaction() as change:
+        change.set_properties(owner="somebody")
+    assert shop.publish() == Published(added=0, removed=0)
+    check(shop, samples)
+
+
+def test_metadata_stays_as_small_however_often_is_published(shop: Shop) -> None:
+    metadata = shop.folder / "warehouse" / "iceberg" / POD_USAGE.name / "metadata"
+    sizes = []
+    samples = small_fleet(pods=1, hours=8)
+    for piece in range(40):
+        shop.send(samples[piece::40])
+        shop.publish(keep_seconds=0.0)
+        if piece in (9, 39):
+            sizes.append(len(list(metadata.iterdir())))
+    assert sizes[1] <= sizes[0] * 1.5
+    check(shop, samples)
+
+
+def test_an_older_table_gains_the_columns_that_it_lacks_and_an_altered_one_is_left_alone(shop: Shop) -> None:
+    shop.send(small_fleet(pods=1, hours=1))
+    shop.publish()
+    last = POD_USAGE.columns[-1].name
+    with shop.read(POD_USAGE.name).update_schema() as change:
+        change.delete_column(last)
+    shop.send(small_fleet(pods=2, hours=1, seed=2))
+    shop.publish()
+    assert last in shop.read(POD_USAGE.name).schema().column_names
+    with shop.read(POD_USAGE.name).update_spec() as spec:
+        spec.remove_field("cluster")
+    with pytest.raises(Corrupt, match=r"gputide\.pod_usage: somebody has altered"):
+        shop.publish()
+
+
+def test_all_tables_are_there_before_the_first_row(shop: Shop) -> None:
+    (shop.folder / "warehouse").mkdir()
+    assert shop.publish() == Published(added=0, removed=0)
+    for table in TABLES:
+        assert shop.read(table.name).scan().to_arrow().num_rows == 0
+
+
+def test_what_is_wrong_with_the_catalogue_is_said(shop: Shop) -> None:
+    for database, error, words in (
+        ("nonsense", Misconfigured, "cannot use iceberg.database=nonsense"),
+        ("oracle+none://here", Misconfigured, "cannot use iceberg.database"),
+        ("sqlite:////proc/none/tables.db", Unavailable, "cannot reach iceberg.database=sqlite:////proc/none/tables.db"),
+        ("postgresql+pg8000://me@127.0.0.1:1/none", Unavailable, "cannot reach iceberg.database=postgresql"),
+    ):
+        shop.settings = IcebergSettings(database=database)
+        with pytest.raises(error, match=words):
+            shop.publish()
+    with pytest.raises(ValueError, match=r"iceberg\.password_file"):
+        IcebergSettings(database="postgresql+pg8000://me:secret@127.0.0.1/none")
+
+
+def test_readers_of_the_catalogue_keep_nobody_from_publishing(shop: Shop) -> None:
+    shop.send(small_fleet(pods=1, hours=1))
+    shop.publish()
+    with closing(sqlite3.connect(shop.folder / "tables.db")) as reader:
+        # As a server in a Java machine does, which keeps its statement open.
+        assert reader.execute("BEGIN").execute("SELECT * FROM iceberg_tables").fetchone() is not None
+        shop.send(small_fleet(pods=2, hours=1, seed=2))
+        assert shop.publish().added > 0
