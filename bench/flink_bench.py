@@ -1,4 +1,4 @@
-"""A broker and a Java machine of Flink for bars, of the versions that `gputide admin engines` fetches."""
+"""A broker for bars, of the version that `gputide admin engines` fetches, and what a process and those below took."""
 
 from __future__ import annotations
 
@@ -8,33 +8,9 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from gputide.operate.engine_cache import default_cache_path
-from gputide.operate.engine_flink import prepare_flink
 from gputide.operate.engine_parts import Engine
 from gputide.operate.engine_process import read_register
 from gputide.operate.engines import down, up
-from pipeline.flink.process import FlinkEnvironment, FlinkProcess
-
-
-class _Kept(FlinkProcess):
-    """A process that several jobs share."""
-
-    def end(self) -> None:
-        """Leave it running."""
-
-    def finish(self) -> None:
-        super().end()
-
-
-@contextmanager
-def flink_process(scratch: Path) -> Iterator[FlinkProcess]:
-    """A Java machine that jobs share; it ends with the context."""
-    stock = prepare_flink(default_cache_path(), tell=print_nothing)
-    environment = FlinkEnvironment(python=stock.python, environ=stock.environ(os.environ), java_options="-Xmx2g")
-    process = _Kept(environment, "bench", scratch / "flink.log")
-    try:
-        yield process
-    finally:
-        process.finish()
 
 
 @contextmanager
@@ -48,17 +24,22 @@ def broker(folder: Path) -> Iterator[str]:
         down(folder, [Engine.KAFKA], tell=print_nothing)
 
 
-def cpu_seconds_of(group: int) -> float:
-    """CPU time of all processes of a group."""
-    ticks = 0
+def cpu_seconds_below(pid: int) -> float:
+    """CPU time of a process and of all below it, those that ended included."""
+    ticks: dict[int, int] = {}
+    parents: dict[int, int] = {}
     for path in Path("/proc").glob("[0-9]*/stat"):
         try:
             fields = path.read_text(encoding="utf-8").rpartition(")")[2].split()
         except OSError:
             continue  # it has ended meanwhile
-        if int(fields[2]) == group:
-            ticks += int(fields[11]) + int(fields[12])
-    return ticks / os.sysconf("SC_CLK_TCK")
+        number = int(path.parent.name)
+        parents[number] = int(fields[1])
+        ticks[number] = sum(map(int, fields[11:15]))
+    found = {pid}
+    while more := {number for number, parent in parents.items() if parent in found} - found:
+        found |= more
+    return sum(ticks.get(number, 0) for number in found) / os.sysconf("SC_CLK_TCK")
 
 
 def print_nothing(_text: str) -> None:

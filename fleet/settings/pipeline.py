@@ -296,10 +296,9 @@ class FlinkSettings(Section):
 
     parallelism: Annotated[int, Field(ge=1, le=128)] = 1
     """Tasks of each kind that run beside each other."""
-    checkpoint_seconds: Seconds = 30
-    """Time between checkpoints: how long finished sums wait until the warehouse gets them."""
-    flush_seconds: Seconds = 60
-    """How long samples are added up before their sums are written; longer makes fewer and larger rows."""
+    checkpoint_seconds: Seconds = 60
+    """Time between checkpoints: how long samples are added up before the warehouse gets their sums; longer makes fewer
+    and larger rows."""
     state_folder: Path | None = None
     """Folder for checkpoints and files, with one path on every machine of the cluster; none for the data folder."""
     rest: str | None = Field(default=None, pattern=r"^https?://[^/\s:]+:[0-9]{1,5}$")
@@ -310,10 +309,10 @@ class FlinkSettings(Section):
     """Certificate that is shown to it (`security.ssl.rest.authentication-enabled`)."""
     key_file: Path | None = None
     """Its key; none where it stands in the same file."""
-    python: Path | None = None
-    """Python of an environment with `apache-flink`; none for the one that `gputide admin engines up` fetches."""
+    home: Path | None = None
+    """Folder of a Flink, with `lib` below it; none for the one that `gputide admin engines fetch` fetches."""
     jars: Path | None = None
-    """Folder with the jars of Kafka connector, Parquet and Hadoop; none for those of `gputide admin engines up`."""
+    """Folder with the jars of Kafka connector, Parquet and Hadoop; none for those of `gputide admin engines fetch`."""
     java_options: str = "-Xmx1g"
     """Options of the Java machine that runs the job, without a JobManager."""
     drain_seconds: Seconds = 1800

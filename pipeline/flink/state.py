@@ -1,9 +1,9 @@
 """The folder in which a Flink job keeps what it must not lose, and what the rollup remembers about the job.
 
-    RUN.json                       the job that was started last, and the SQL it runs
+    RUN.json                       the job that was started last, and what it does
     checkpoints/JOB/chk-7/…        checkpoints of each job; whole ones hold `_metadata`
     savepoints/savepoint-…/…       savepoints, made by an orderly stop
-    staging/TABLE/part-…           files of the job; those whose name begins with a dot are not finished
+    staging/TABLE/…/part-…         files of the job; those whose name begins with a dot are not finished
     batches/12.json                files that were published as one append (`flink.publish`)
 
 JobManager, TaskManagers and rollup see it under the same path. Called by `rollup_flink`.
@@ -36,16 +36,13 @@ class FlinkRun:
         job: its id, 32 hexadecimal digits.
         token: word in the environment of our processes for it, by which what a killed rollup left is found; empty
             where they have ended in order.
-        statements: fingerprint of its SQL.
-        is_drained: it was stopped with nothing under way: its state holds nothing but offsets and the memory of
-            repeats.
+        fingerprint: of what it does; see `FlinkDescription.fingerprint`.
         rest: address of the JobManager that runs it; empty where it ran in a process of ours.
     """
 
     job: str
     token: str
-    statements: str
-    is_drained: bool = False
+    fingerprint: str
     rest: str = ""
 
 
@@ -110,22 +107,17 @@ class FlinkState:
             if folder != newest.folder.parent:
                 shutil.rmtree(folder, ignore_errors=True)
         started_seconds = (self.folder / "RUN.json").stat().st_mtime
-        for path in self.staging.glob("*/.*"):
+        for path in self.staging.rglob(".*"):
             try:
                 if path.is_file() and path.stat().st_mtime < started_seconds:
                     path.unlink(missing_ok=True)
             except FileNotFoundError:
                 continue  # it was finished just now
 
-    def forget(self) -> None:
-        """Removes all checkpoints and savepoints: the next job begins without state."""
-        for folder in [*self.checkpoints.iterdir(), *self.savepoints.iterdir()]:
-            shutil.rmtree(folder)
-
     def finished_files(self) -> list[Path]:
         """Files of completed checkpoints, below `staging`, in order."""
         return sorted(
-            path.relative_to(self.staging) for path in self.staging.glob("*/*") if not path.name.startswith(".")
+            path.relative_to(self.staging) for path in self.staging.rglob("part-*") if not path.name.startswith(".")
         )
 
     def _points(self) -> list[RestorePoint]:
