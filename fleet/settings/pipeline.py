@@ -103,22 +103,11 @@ class BusKind(StrEnum):
     """The topic of the section `kafka`."""
 
 
-class RecordFormat(StrEnum):
-    """How a record holds its rows."""
-
-    COLUMNS = "columns"
-    """Compressed columns, for `run rollup --engine duckdb`."""
-    ROWS = "rows"
-    """JSON rows, for SQL engines; `run rollup --engine flink` needs them."""
-
-
 class BusSettings(Section):
     """The bus between receiver and rollup."""
 
     kind: BusKind = BusKind.FILE
     """What carries records: file or kafka."""
-    record_format: RecordFormat = RecordFormat.COLUMNS
-    """How a record holds its rows: columns, or rows for Flink."""
     segment_bytes: Bytes = 64 * MIB
     """Size at which a segment file is closed and the next one begun."""
     bytes_max: Bytes = 20 * GIB
@@ -153,8 +142,6 @@ class KafkaMechanism(StrEnum):
 class KafkaCompression(StrEnum):
     """What records are compressed with on their way and on the brokers."""
 
-    AUTO = "auto"
-    """Nothing for records that are compressed already, zstd for others."""
     OFF = "off"
     GZIP = "gzip"
     LZ4 = "lz4"
@@ -191,7 +178,7 @@ class KafkaSettings(Section):
     """How long brokers may take to make a record durable before its sender is asked to try again."""
     request_seconds: Seconds = 10
     """How long brokers may take to answer one request."""
-    compression: KafkaCompression = KafkaCompression.AUTO
+    compression: KafkaCompression = KafkaCompression.OFF
     """What records are compressed with."""
     security: KafkaSecurity = KafkaSecurity.PLAINTEXT
     """How brokers are spoken to."""

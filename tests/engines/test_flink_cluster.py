@@ -22,7 +22,6 @@ from gputide.operate.engine_parts import Engine
 from gputide.operate.engine_process import read_register
 from gputide.operate.engines import down, up
 from pipeline.bus.bus_kafka import KafkaWriter
-from pipeline.records.json_rows import pack_rows
 from pipeline.remote_write.decode import Version
 from pipeline.warehouse.warehouse_duckdb import DuckdbWarehouse
 from tests.engines.kafka_parts import kafka_settings
@@ -32,12 +31,6 @@ from tests.pipeline.builders import USAGE_TABLES, body_of, expected_rows, intake
 pytestmark = pytest.mark.engines
 
 DEADLINE_SECONDS = 150.0
-
-
-class RowsWriter(KafkaWriter):
-    """A writer whose records are rows; `builders.intake_of` asks for them."""
-
-    pack_record = staticmethod(pack_rows)
 
 
 @pytest.fixture
@@ -61,10 +54,10 @@ def test_a_cluster_keeps_the_job_of_a_killed_rollup_and_its_rows_are_the_oracles
     settings = kafka_settings(kafka, fresh_topic(2), partitions=2)
     samples = small_fleet(pods=2, hours=3)
     given = {
-        "bus.kind": "kafka", "bus.record_format": "rows", "kafka.servers": kafka.bootstrap,
+        "bus.kind": "kafka", "kafka.servers": kafka.bootstrap,
         "kafka.topic": settings.topic, "kafka.group": settings.group, "flink.rest": job_manager,
-        "flink.python": str(flink.python), "flink.jars": str(flink.jars),
-        "flink.checkpoint_seconds": "3600", "flink.flush_seconds": "2",  # so every checkpoint is one that was asked for
+        "flink.home": str(flink.home), "flink.jars": str(flink.jars),
+        "flink.checkpoint_seconds": "3600",  # so every checkpoint is one that was asked for
     }  # fmt: skip
     options = [part for name, value in given.items() for part in ("--set", f"{name}={value}")]
     program = [sys.executable, "-m", "gputide.cli", "--data-dir", str(tmp_path / "data")]
@@ -76,7 +69,7 @@ def test_a_cluster_keeps_the_job_of_a_killed_rollup_and_its_rows_are_the_oracles
     finally:
         os.killpg(first.pid, signal.SIGKILL)
     first.wait()
-    writer = RowsWriter(settings)
+    writer = KafkaWriter(settings)
     assert intake_of(writer).take(body_of(samples), Version.V2).status == 204
     writer.close()
     (job,) = jobs(job_manager)

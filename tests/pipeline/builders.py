@@ -121,7 +121,7 @@ def intake_of(
 ) -> Intake:
     """An intake onto a bus, through a writer of its own unless given."""
     return Intake(
-        RecordWriter(bus, pack_record=getattr(bus, "pack_record", pack)) if records is None else records,
+        RecordWriter(bus) if records is None else records,
         series_table() if table is None else table,
         turns=Turns(limits or body_limits()),
         repeats=Repeats(3600, now_seconds),

@@ -12,7 +12,9 @@ import org.apache.flink.api.common.state.MapStateDescriptor;
 import org.apache.flink.api.common.state.StateTtlConfig;
 import org.apache.flink.api.common.typeinfo.PrimitiveArrayTypeInfo;
 import org.apache.flink.api.common.typeinfo.Types;
+import org.apache.flink.api.common.typeinfo.TypeInformation;
 import org.apache.flink.api.java.tuple.Tuple2;
+import org.apache.flink.api.java.tuple.Tuple4;
 import org.apache.flink.api.java.typeutils.TupleTypeInfo;
 import org.apache.flink.runtime.state.StateInitializationContext;
 import org.apache.flink.runtime.state.StateSnapshotContext;
@@ -29,7 +31,7 @@ import org.apache.flink.table.data.StringData;
  * <p>Rows gather in memory until the next checkpoint, whose barrier they go before: then rows of one identity and time
  * become one, by the largest value; measures that were counted before are taken away; and what is left goes out as
  * additive rows of every level. So no sum is ever under way in a checkpoint: its only state is which samples were
- * counted ({@link Seen}), which is dropped after the days in which a sample may still come, and how far the days are.
+ * counted ({@link Seen}), which is dropped after the days in which a sample may still come, and which days those are.
  * A row that is late by less makes one more additive row. These are the rules of pipeline.rollup.rollup_duckdb.
  */
 final class Rollup extends AbstractStreamOperator<Outcome>
@@ -40,12 +42,13 @@ final class Rollup extends AbstractStreamOperator<Outcome>
     private static final int ROWS_MAX = 250_000;
     private static final long DAY_MS = 86_400_000;
     private static final int NEVER = -1;
+    private static final TypeInformation<?> LONGS = Types.PRIMITIVE_ARRAY(Types.LONG);
 
     private final Layout layout;
     private transient int[] keys;
     private transient MapState<Tuple2<Long, Integer>, byte[]> seen;
-    private transient ListState<Tuple2<String, Long>> newestDays;
-    private transient Map<String, Long> newestMs;
+    private transient ListState<Tuple4<String, Integer, long[], long[]>> storedDays;
+    private transient Map<String, Days> days;
     private transient Map<Key, Pending> pending;
     private transient int rows;
     private transient Seen hour;
@@ -74,15 +77,16 @@ final class Rollup extends AbstractStreamOperator<Outcome>
         MapStateDescriptor<Tuple2<Long, Integer>, byte[]> description = new MapStateDescriptor<>(
                 "seen", new TupleTypeInfo<Tuple2<Long, Integer>>(Types.LONG, Types.INT),
                 PrimitiveArrayTypeInfo.BYTE_PRIMITIVE_ARRAY_TYPE_INFO);
-        // Written last at most a day after the hour that it is of: then it is out of every day that takes samples.
+        // A day is closed at the latest when a day more than these has begun since its last sample.
         description.enableTimeToLive(StateTtlConfig.newBuilder(Duration.ofDays(layout.lateDays + 2))
+                .setStateVisibility(StateTtlConfig.StateVisibility.ReturnExpiredIfNotCleanedUp)
                 .cleanupInRocksdbCompactFilter(10_000).build());
         seen = context.getKeyedStateStore().getMapState(description);
-        newestDays = context.getOperatorStateStore().getUnionListState(
-                new ListStateDescriptor<>("newest", Types.TUPLE(Types.STRING, Types.LONG)));
-        newestMs = new HashMap<>();
-        for (Tuple2<String, Long> each : newestDays.get()) {
-            newestMs.merge(each.f0, each.f1, Math::max);
+        storedDays = context.getOperatorStateStore().getUnionListState(new ListStateDescriptor<>(
+                "days", Types.TUPLE(Types.STRING, Types.INT, LONGS, LONGS)));
+        days = new HashMap<>();
+        for (var each : storedDays.get()) {
+            days.computeIfAbsent(each.f0, place -> new Days()).add(each);
         }
         pending = new HashMap<>();
         hour = new Seen();
@@ -126,8 +130,8 @@ final class Rollup extends AbstractStreamOperator<Outcome>
 
     private void take(Bytes in, Pending[] found, int[] columns, int partition) {
         String cluster = null;
-        long newest = Long.MIN_VALUE;
-        long nowMs = System.currentTimeMillis();
+        Days known = null;
+        int now = dayOf(System.currentTimeMillis());
         boolean isUsage = found.length > 0 && layout.tables[found[0].kind].isUsage();
         for (int left = in.readInt(); left > 0; left--) {
             Pending of = found[in.readInt()];
@@ -135,13 +139,11 @@ final class Rollup extends AbstractStreamOperator<Outcome>
             if (isUsage) {
                 samples++;
                 if (!of.cluster.equals(cluster)) {
-                    remember(cluster, partition, newest);
                     cluster = of.cluster;
-                    newest = newestMs.getOrDefault(placeOf(cluster, partition), Long.MIN_VALUE);
+                    // By lane of the bus: one that is behind after an outage loses nothing because another is ahead.
+                    known = days.computeIfAbsent(partition + "/" + cluster, place -> new Days());
                 }
-                // A clock that is ahead closes no day before its time.
-                newest = Math.max(newest, Math.min(time, nowMs));
-                if (Math.floorDiv(time - 1, DAY_MS) < Math.floorDiv(newest, DAY_MS) - layout.lateDays) {
+                if (!known.take(dayOf(time), now, layout.lateDays)) {
                     late++;
                     in.at += 8 * columns.length;
                     continue;
@@ -156,18 +158,11 @@ final class Rollup extends AbstractStreamOperator<Outcome>
                 }
             }
         }
-        remember(cluster, partition, newest);
     }
 
-    /** By lane of the bus: one that is behind after an outage loses nothing because another is ahead. */
-    private static String placeOf(String cluster, int partition) {
-        return partition + "/" + cluster;
-    }
-
-    private void remember(String cluster, int partition, long newest) {
-        if (cluster != null) {
-            newestMs.put(placeOf(cluster, partition), newest);
-        }
+    /** The day whose window a time is in, from the first one that may be. */
+    private int dayOf(long time) {
+        return (int) (Math.floorDiv(time - 1, DAY_MS) - Math.floorDiv(layout.timeMinMs - 1, DAY_MS));
     }
 
     /** Where the columns of a message go: the table's own measures, or both values of a sighting. */
@@ -202,9 +197,9 @@ final class Rollup extends AbstractStreamOperator<Outcome>
     @Override
     public void snapshotState(StateSnapshotContext context) throws Exception {
         super.snapshotState(context);
-        var found = new ArrayList<Tuple2<String, Long>>(newestMs.size());
-        newestMs.forEach((place, newest) -> found.add(Tuple2.of(place, newest)));
-        newestDays.update(found);
+        var found = new ArrayList<Tuple4<String, Integer, long[], long[]>>(days.size());
+        days.forEach((place, known) -> found.add(known.stored(place)));
+        storedDays.update(found);
     }
 
     private void flush() throws Exception {
