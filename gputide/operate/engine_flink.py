@@ -1,8 +1,8 @@
 """Apache Flink: its jars, the program that rolls up in it, and, where asked for, a cluster of two processes.
 
 A job of ours needs no cluster: it brings a small one inside its own process. The program is Java
-(`pipeline/flink/java`), compiled here against the jars that it runs with. Called by `gputide.operate.engines` and by who
-starts such a job (`FlinkStock`). Versions: `engines_data/flink.pom.xml` and `flink.requirements.lock`.
+(`pipeline/flink/java`), compiled here against the jars that it runs with. Called by `gputide.operate.engines` and by
+who starts such a job (`FlinkStock`). Versions: `engines_data/flink.pom.xml` and `flink.requirements.lock`.
 """
 
 from __future__ import annotations
@@ -62,9 +62,7 @@ class FlinkStock:
         }
 
 
-def prepare_flink(
-    cache: Path, *, tell: Tell, home: Path | None = None, libraries: Path | None = None
-) -> FlinkStock:
+def prepare_flink(cache: Path, *, tell: Tell, home: Path | None = None, libraries: Path | None = None) -> FlinkStock:
     """Fetches what Flink is made of, and compiles the program.
 
     Args:
@@ -104,7 +102,9 @@ def _program(cache: Path, home: Path, libraries: Path, *, tell: Tell) -> Path:
                 for path in sorted(Path(scratch).rglob("*.class")):
                     jar.write(path, path.relative_to(scratch))
 
-    return stocked(cache, "flink-program", key_of(key.encode(), *map(str.encode, compiled_with)), fill, tell=tell) / name
+    return (
+        stocked(cache, "flink-program", key_of(key.encode(), *map(str.encode, compiled_with)), fill, tell=tell) / name
+    )
 
 
 def _find_compiler(name: str, environ: Mapping[str, str] = os.environ) -> str:

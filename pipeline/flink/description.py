@@ -1,7 +1,7 @@
 """What a Flink job is given: its topic, its files, and tables and measures out of `fleet.schema`.
 
-The job itself is Java (`pipeline/flink/java`), which knows how rows are counted and added up, and no column's name. Pure;
-called by `gputide.container.flink` and by `gputide run rollup --engine flink --explain`.
+The job itself is Java (`pipeline/flink/java`), which knows how rows are counted and added up, and no column's name.
+Pure; called by `gputide.container.flink` and by `gputide run rollup --engine flink --explain`.
 """
 
 from __future__ import annotations

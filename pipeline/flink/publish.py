@@ -4,9 +4,9 @@ A batch of files is written down before it is appended, under the number that is
 written down and perhaps appended is appended again under the same name, which the warehouse then knows. Files are
 removed once a further checkpoint stands: until then a job that is restored may look for them.
 
-Rows are taken as the job has made them, column by column: its files of one day, cluster and level become one piece of the
-append. Files with what the job could not read become dead letters before the batch is appended. A record is named by its
-place on the topic, so one that is put again after a kill meets the one that is there. Called by `rollup_flink`.
+Rows are taken as the job has made them, column by column: its files of one day, cluster and level become one piece of
+the append. Files with what the job could not read become dead letters before the batch is appended. A record is named
+by its place on the topic, so one that is put again after a kill meets the one that is there. Called by `rollup_flink`.
 """
 
 from __future__ import annotations
@@ -185,7 +185,9 @@ def keep_unread(paths: Sequence[Path], dead_letters: DeadLetters | None, *, sour
     for path in paths:
         found = _read(path, _UNREAD_COLUMNS)
         count += found.num_rows
-        for row in found.to_pylist() if dead_letters is not None else ():
+        if dead_letters is None:
+            continue
+        for row in found.to_pylist():
             dead_letters.put(
                 row["payload"],
                 reason=f"cannot read bus record: {row['reason']}",

@@ -1,7 +1,7 @@
 """The rollup on Flink (`run rollup --engine flink`): runs the job of `pipeline/flink/java`, and publishes its files.
 
-The job reads a Kafka topic and puts additive rows into files of a staging folder at every checkpoint. This side starts it from
-its newest checkpoint or savepoint, starts it again where it dies, and takes finished files into the warehouse
+The job reads a Kafka topic and puts additive rows into files of a staging folder at every checkpoint. This side starts
+it from its newest checkpoint or savepoint, starts it again where it dies, and takes finished files into the warehouse
 (`flink.publish`). Without the address of a JobManager the job runs in a small cluster inside a process of ours; with
 one, that cluster runs it and goes on when we stop watching. Chosen by `gputide.container.flink`.
 """

@@ -24,7 +24,7 @@ from tests.engines.running import Hive, Kafka
 from tests.exporter.nvml.standin import DATA_VARIABLE
 
 if TYPE_CHECKING:
-    from tests.engines.flink_parts import TopicBus, SharedProcess
+    from tests.engines.flink_parts import SharedProcess, TopicBus
 
 CACHE = os.environ.get("GPUTIDE_ENGINES_CACHE")  # read before the suite hides the developer's variables
 LONGEST = "test_soak.py"

@@ -23,8 +23,8 @@ from tests.contracts.rollup import RollupContract
 from tests.engines.flink_parts import (
     LATE_DAYS,
     SETTLE_SECONDS,
-    TopicBus,
     SharedProcess,
+    TopicBus,
     assert_oracle,
     drain,
     rollup_of,

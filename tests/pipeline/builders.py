@@ -19,7 +19,6 @@ from pipeline.receiver.intake import Intake
 from pipeline.receiver.record_writer import RecordWriter
 from pipeline.receiver.repeats import Repeats
 from pipeline.receiver.turns import Turns
-from pipeline.records.rows import pack
 from pipeline.remote_write.claims import Claims
 from pipeline.remote_write.decode import BodyLimits, Version
 from pipeline.remote_write.encode import LabelSets

@@ -49,9 +49,7 @@ def rollup(
     drain: Annotated[bool, typer.Option(help="End when the bus is empty instead of waiting for more.")] = False,
     engine: Annotated[RollupEngine, typer.Option(help="What adds up: this process, or Flink.")] = RollupEngine.DUCKDB,
     explain: Annotated[bool, typer.Option(help="Print what the Flink job does, without secrets, and end.")] = False,
-    cache: Annotated[
-        Path | None, typer.Option(help="Folder for what is fetched of Flink.", show_default=False)
-    ] = None,
+    cache: Annotated[Path | None, typer.Option(help="Folder for what is fetched of Flink.", show_default=False)] = None,
 ) -> None:
     """Take samples from the bus and add their windows to the warehouse, exactly once.
 

@@ -1,6 +1,7 @@
 package gputide;
 
 import com.github.luben.zstd.Zstd;
+import com.github.luben.zstd.ZstdException;
 import java.nio.ByteBuffer;
 import java.nio.charset.CharacterCodingException;
 import java.nio.charset.StandardCharsets;
@@ -64,13 +65,15 @@ final class Identities {
             throw new Unreadable("its identities declare " + (length & 0xFFFFFFFFL) + " bytes: more than " + BYTES_MAX);
         }
         byte[] message = new byte[length];
-        long written = Zstd.decompressByteArray(message, 0, length, record, start + 4, size - 4);
-        if (Zstd.isError(written)) {
-            throw new Unreadable("its identities are no zstd: " + Zstd.getErrorName(written));
+        long written;
+        try {
+            written = Zstd.decompressByteArray(message, 0, length, record, start + 4, size - 4);
+        } catch (ZstdException exc) {
+            throw new Unreadable("its identities are no zstd: " + exc.getMessage());
         }
         try {
             return fromArrow(message, (int) written, texts);
-        } catch (IndexOutOfBoundsException | NegativeArraySizeException | CharacterCodingException exc) {
+        } catch (IndexOutOfBoundsException | ArithmeticException | CharacterCodingException exc) {
             throw new Unreadable("its identities are no Arrow record batch of " + texts + " texts");
         }
     }
