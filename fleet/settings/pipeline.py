@@ -223,7 +223,7 @@ class RollupSettings(Section):
     pause_seconds: Annotated[int, Field(ge=0, le=900)] = 15
     """Shortest time between the begins of two steps over all lanes that take in little, so that they make few files."""
     late_days: Annotated[int, Field(ge=1, le=28)] = 2
-    """Whole days after which upkeep closes a day: samples of it that come later are refused and counted as late."""
+    """Whole days after which a day is closed: samples of it that come later are refused and counted as late."""
     repeat_memory_seconds: Seconds = 3600
     """How long the hash of a request's body is remembered, so that one that is sent again counts once."""
 
