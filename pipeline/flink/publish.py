@@ -231,7 +231,7 @@ def _parts(table: Table, paths: Sequence[Path]) -> Iterator[Part]:
 def _read(path: Path, columns: list[str], texts: Sequence[str] = ()) -> pa.Table:
     try:
         found = pq.ParquetFile(path, read_dictionary=list(texts)).read()
-    except (OSError, pa.ArrowException) as exc:
+    except (OSError, KeyError, pa.ArrowException) as exc:
         raise Corrupt(f"cannot read {path}: {exc}") from exc
     if found.column_names != columns:
         raise Corrupt(f"cannot read {path}: its columns are not {columns}")
