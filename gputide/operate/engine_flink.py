@@ -102,15 +102,14 @@ def _program(cache: Path, home: Path, libraries: Path, *, tell: Tell) -> Path:
                 for path in sorted(Path(scratch).rglob("*.class")):
                     jar.write(path, path.relative_to(scratch))
 
-    return (
-        stocked(cache, "flink-program", key_of(key.encode(), *map(str.encode, compiled_with)), fill, tell=tell) / name
-    )
+    whole_key = key_of(key.encode(), *map(str.encode, compiled_with))
+    return stocked(cache, "flink-program", whole_key, fill, tell=tell) / name
 
 
 def _find_compiler(name: str, environ: Mapping[str, str] = os.environ) -> str:
     java = Path(find_java(environ))
-    beside = (java.with_name("javac"), java.resolve().with_name("javac"))
-    found = next((str(path) for path in beside if path.is_file()), None) or shutil.which("javac")
+    beside = next((path for path in (java, java.resolve()) if path.with_name("javac").is_file()), None)
+    found = shutil.which("javac", path=environ.get("PATH", "")) if beside is None else str(beside.with_name("javac"))
     if found is None:
         raise Misconfigured(
             f"cannot compile the program that rolls up in Flink: there is no javac beside {java}, which is of a Java "

@@ -15,6 +15,7 @@ import json
 import shutil
 import struct
 import time
+from contextlib import suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
@@ -26,6 +27,7 @@ _METADATA = "_metadata"
 _METADATA_HEADER = struct.Struct(">IiQ")
 _METADATA_MAGIC = 0x4960672D
 _READ_TRIES = 5
+_EMPTY_SECONDS = 86_400.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -100,6 +102,7 @@ class FlinkState:
 
         Unfinished files of former jobs are older than that checkpoint: restoring has finished those that count.
         """
+        self._remove_empty_folders()
         run, newest = self.run(), self.newest()
         if run is None or newest is None or newest.folder.parent != self.checkpoints / run.job:
             return
@@ -113,6 +116,17 @@ class FlinkState:
                     path.unlink(missing_ok=True)
             except FileNotFoundError:
                 continue  # it was finished just now
+
+    def _remove_empty_folders(self) -> None:
+        """Removes folders of days without files, once nothing came for a day: the job may be about to write there."""
+        before_seconds = time.time() - _EMPTY_SECONDS
+        for day in self.staging.glob("*/dt=*"):
+            if day.stat().st_mtime > before_seconds:
+                continue
+            for folder in sorted((path for path in (day, *day.rglob("*")) if path.is_dir()), reverse=True):
+                if folder.stat().st_mtime < before_seconds:
+                    with suppress(OSError):  # a file or a younger folder lies in it
+                        folder.rmdir()
 
     def finished_files(self) -> list[Path]:
         """Files of completed checkpoints, below `staging`, in order."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import struct
 from pathlib import Path
 from typing import Any
@@ -214,6 +215,24 @@ def test_files_stay_until_two_further_checkpoints_stand(tmp_path: Path) -> None:
         publish_all(state, warehouse)
         assert bool(state.finished_files()) is stay
     assert stored_rows(warehouse, POD_USAGE)[60, START_MS, "GPU-0"]["samples"] == 1
+
+
+def test_folders_without_files_go_after_a_day(tmp_path: Path) -> None:
+    state = FlinkState(tmp_path / "state")
+    empty, young, full = (state.staging / "pod_usage" / f"dt=2026-01-0{day}" / "cluster=c1" for day in (1, 2, 3))
+    for folder in (empty, young, full):
+        folder.mkdir(parents=True)
+    (full / "part-0").touch()
+    for folder in (empty, full):
+        os.utime(folder, (1, 1))
+        os.utime(folder.parent, (1, 1))
+    for _ in range(2):  # what is emptied is young again
+        state.tidy()
+        if empty.parent.exists():
+            os.utime(empty.parent, (1, 1))
+    assert not empty.parent.exists()
+    assert young.exists()
+    assert (full / "part-0").exists()
 
 
 def test_batches_of_another_warehouse_are_refused(tmp_path: Path) -> None:
