@@ -25,7 +25,7 @@ pytestmark = pytest.mark.engines
 
 RECORDS = 150
 DAMAGED = 3000
-PROBE = Path(__file__).parent / "java" / "gputide" / "Probe.java"
+PROBES = Path(__file__).parent / "java" / "gputide"
 START_MS = 1_767_571_200_000
 
 
@@ -125,16 +125,27 @@ def digest(record: bytes) -> str:
 
 def read_by_java(flink: FlinkStock, folder: Path, records: Sequence[bytes]) -> list[str]:
     """What `Probe.java` answers."""
-    javac = flink.java.resolve().with_name("javac")
-    subprocess.run([str(javac), "-d", str(folder), "-cp", flink.class_path, str(PROBE)], check=True)
     description = FlinkDescription(
         topic=FlinkTopic(servers="", topic="", group=""), staging="", window_seconds=60, late_days=2
     )
     layout = json.dumps(description.document()["layout"]).encode()
     given = b"".join(struct.pack(">i", len(piece)) + piece for piece in (layout, *records))
+    return said_by(flink, folder, "Probe", given).splitlines()
+
+
+def said_by(flink: FlinkStock, folder: Path, name: str, given: bytes = b"") -> str:
+    """What a class beside these tests prints, compiled against the job's program."""
+    javac = flink.java.resolve().with_name("javac")
+    subprocess.run([str(javac), "-d", str(folder), "-cp", flink.class_path, str(PROBES / f"{name}.java")], check=True)
+    class_path = os.pathsep.join((str(folder), flink.class_path))
     done = subprocess.run(
-        [str(flink.java), "-Xmx1g", "-cp", os.pathsep.join((str(folder), flink.class_path)), "gputide.Probe"],
-        input=given, capture_output=True, check=False,
-    )  # fmt: skip
+        [str(flink.java), "-Xmx1g", "-cp", class_path, f"gputide.{name}"], input=given, capture_output=True, check=False
+    )
     assert done.returncode == 0, done.stderr.decode()
-    return done.stdout.decode().splitlines()
+    return done.stdout.decode()
+
+
+def test_what_was_counted_is_remembered_to_the_measure_and_takes_little_room(flink: FlinkStock, tmp_path: Path) -> None:
+    kept, varying = map(int, said_by(flink, tmp_path, "SeenProbe").split())
+    assert kept < 20
+    assert varying < 300

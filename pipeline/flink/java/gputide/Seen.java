@@ -5,9 +5,11 @@ import java.util.Arrays;
 /**
  * Which measures of an identity were counted at which times of one hour; mutable.
  *
- * <p>Stored as runs: how many milliseconds after the time before (after the begin of the hour for the first), mask of
- * measures, and how many further times follow in the same distance with the same mask; each a number of seven bits a
- * byte, lowest first, the highest bit saying that more follows. A source that keeps its step takes a few bytes an hour.
+ * <p>Stored as how many times there are; then of each time by how much its distance from the one before (from the begin
+ * of the hour for the first) differs from the distance before, zigzag, 0 standing for a run of equal distances and
+ * followed by its length less 1; then runs of masks, each a mask and its length less 1. All are numbers of seven bits a
+ * byte, lowest first, the highest bit saying that more follows. A source that keeps its step takes some twenty bytes an
+ * hour, one whose step varies by milliseconds a byte per step.
  */
 final class Seen {
     static final long SPAN_MS = 3_600_000;
@@ -26,14 +28,22 @@ final class Seen {
             return;
         }
         Bytes in = new Bytes(stored);
+        int all = (int) number(in);
         long time = begin;
-        while (in.at < stored.length) {
-            long gap = number(in);
-            int mask = (int) number(in);
-            for (long more = number(in); more >= 0; more--) {
+        long gap = 0;
+        while (count < all) {
+            long change = number(in);
+            gap += (change >>> 1) ^ -(change & 1);
+            for (long left = change == 0 ? number(in) : 0; left >= 0; left--) {
                 time += gap;
-                insert(count, time, mask);
+                insert(count, time, 0);
             }
+        }
+        for (int place = 0; place < all; ) {
+            int mask = (int) number(in);
+            int end = place + (int) number(in) + 1;
+            Arrays.fill(masks, place, end, mask);
+            place = end;
         }
     }
 
@@ -71,19 +81,33 @@ final class Seen {
 
     byte[] stored() {
         out.at = 0;
+        write(count);
         long time = begin;
+        long gap = 0;
         for (int place = 0; place < count; ) {
-            long gap = times[place] - time;
-            int more = 0;
-            while (place + more + 1 < count && times[place + more + 1] - times[place + more] == gap
-                    && masks[place + more + 1] == masks[place]) {
-                more++;
+            long change = times[place] - time - gap;
+            gap += change;
+            int end = place + 1;
+            if (change == 0) {
+                while (end < count && times[end] - times[end - 1] == gap) {
+                    end++;
+                }
+                write(0);
+                write(end - place - 1);
+            } else {
+                write((change << 1) ^ (change >> 63));
             }
-            write(gap);
+            time = times[end - 1];
+            place = end;
+        }
+        for (int place = 0; place < count; ) {
+            int end = place + 1;
+            while (end < count && masks[end] == masks[place]) {
+                end++;
+            }
             write(masks[place] & 0xFFFFFFFFL);
-            write(more);
-            time = times[place + more];
-            place += more + 1;
+            write(end - place - 1);
+            place = end;
         }
         return out.written();
     }
