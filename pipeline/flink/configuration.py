@@ -45,6 +45,7 @@ class FlinkPlaces:
         address: where its JobManager answers, `http://HOST:PORT`.
         program: the Java program, a jar that a cluster is sent.
         checkpoints: folder of checkpoints.
+        scratch: folder of what a job in our own process needs while it runs: its state, out of memory.
         restore: URI of the checkpoint or savepoint that it goes on from; None begins without state.
     """
 
@@ -52,6 +53,7 @@ class FlinkPlaces:
     address: str
     program: Path
     checkpoints: Path
+    scratch: Path
     restore: str | None
 
 
@@ -78,6 +80,7 @@ def job_configuration(options: FlinkJobOptions, places: FlinkPlaces) -> dict[str
         found |= {
             "execution.target": "local",
             "execution.attached": "true",
+            "io.tmp.dirs": str(places.scratch),
             "rest.address": "localhost",
             "rest.bind-address": "127.0.0.1",
             "rest.bind-port": port,

@@ -4,6 +4,7 @@
     checkpoints/JOB/chk-7/…        checkpoints of each job; whole ones hold `_metadata`
     savepoints/savepoint-…/…       savepoints, made by an orderly stop
     staging/TABLE/…/part-…         files of the job; those whose name begins with a dot are not finished
+    scratch/JOB/…                  working files of a job in a process of ours; of no use once it has ended
     batches/12.json                files that were published as one append (`flink.publish`)
 
 JobManager, TaskManagers and rollup see it under the same path. Called by `rollup_flink`.
@@ -96,6 +97,13 @@ class FlinkState:
         """
         points = self._points()
         return max(points, key=lambda point: point.number, default=None)
+
+    def scratch(self, job: str) -> Path:
+        """A folder for the working files of a job that is about to start; those of former ones go."""
+        shutil.rmtree(self.folder / "scratch", ignore_errors=True)
+        found = self.folder / "scratch" / job
+        found.mkdir(parents=True)
+        return found
 
     def tidy(self) -> None:
         """Removes what former jobs left, once the job that was started last has a checkpoint of its own.

@@ -195,8 +195,9 @@ class FlinkRollup:
             self._state.remember(FlinkRun(job=job, token=process.token, fingerprint=self._fingerprint(), rest=rest))
             address = self._options.rest or f"http://127.0.0.1:{_free_port()}"
             places = FlinkPlaces(
-                job=job, address=address, program=self._program, checkpoints=self._state.checkpoints, restore=restore
-            )
+                job=job, address=address, program=self._program, checkpoints=self._state.checkpoints,
+                scratch=self._state.scratch(job), restore=restore,
+            )  # fmt: skip
             configuration = job_configuration(self._options, places)
             self._job = process.submit(
                 {"configuration": configuration, **self._description.document()}, seconds_max=_SUBMIT_SECONDS

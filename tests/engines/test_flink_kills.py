@@ -121,6 +121,7 @@ def test_job_and_publisher_killed_at_random_and_chosen_points_give_the_oracles_r
     drain(running)
     running.stop()
     print(f"killed: {dict(victims.killed)}, {len(victims.started)} starts")
+    assert len(list((state.folder / "scratch").iterdir())) == 1
     assert victims.killed["job"] >= KILLS
     assert all(victims.killed[point] for point in PUBLISHER_KILLS.values())
     assert_oracle(warehouse, samples)
