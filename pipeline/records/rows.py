@@ -3,7 +3,7 @@
 A usage row holds all measures of one slice or card at one time; rows may be partial (a request holds what it holds) and
 the rollup merges them by maximum. A record is self-contained: its identities travel beside its rows, and it carries the
 schema's version and the hash of the request's body. Called by the receiver (`rows_of`, `pack`) and the rollup
-(`unpack`).
+(`unpack`); a job on Flink reads the same by `pipeline/flink/java/gputide/Record.java`, which changes with this file.
 
 Layout of a record: magic `GTR2`, schema version u16, number of sections u16, hash of the body (16 bytes), bytes of the
 blocks u64; per section kind u8, mask of measures u32, rows u32, bytes of its identities u32; then the identities of

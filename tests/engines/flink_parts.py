@@ -91,7 +91,7 @@ def rollup_of(
 
 
 def drain(rollup: FlinkRollup) -> int:
-    """Takes in everything that is on the topic now; gives how many records or rows could not be read."""
+    """Takes in everything that is on the topic now; gives how many records could not be read."""
     rollup.settle(seconds_max=SETTLE_SECONDS)
     corrupt = 0
     while (step := rollup.step()) is not None:

@@ -90,7 +90,7 @@ def rollup(
             typer.echo("stopped between two steps; nothing is lost", err=True)
     typer.echo(f"{format_count(samples)} samples rolled up into {format_count(rows)} rows")
     if corrupt:
-        typer.echo(f"{format_count(corrupt)} records or rows could not be read and were passed over", err=True)
+        typer.echo(f"{format_count(corrupt)} records could not be read and were passed over", err=True)
 
 
 def _step_or_wait(worker: Rollup) -> RollupStep | None:
