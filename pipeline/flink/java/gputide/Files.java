@@ -17,7 +17,6 @@ import org.apache.flink.streaming.api.functions.sink.filesystem.BucketAssigner;
 import org.apache.flink.streaming.api.functions.sink.filesystem.bucketassigners.SimpleVersionedStringSerializer;
 import org.apache.flink.table.data.RowData;
 import org.apache.flink.table.types.logical.RowType;
-import org.apache.flink.table.types.logical.VarCharType;
 import org.apache.hadoop.conf.Configuration;
 import org.apache.parquet.hadoop.ParquetWriter;
 import org.apache.parquet.hadoop.metadata.CompressionCodecName;
@@ -62,22 +61,17 @@ final class Files {
             return new ParquetWriterFactory<>(out -> writer(out, type));
         }
 
-        /** Only texts repeat; nobody reads statistics here. Both take most of the time that numbers take to write. */
+        /** Dictionaries and statistics take most of the time that values take to write; zstd finds what repeats. */
         private static ParquetWriter<RowData> writer(OutputFile out, RowType type) throws IOException {
             Configuration options = new Configuration(false);
             options.set("parquet.compression.codec.zstd.level", "1");
-            ParquetRowDataBuilder builder = new ParquetRowDataBuilder(out, type, true)
+            return new ParquetRowDataBuilder(out, type, true)
                     .withConf(options)
                     .withCompressionCodec(CompressionCodecName.ZSTD)
                     .withStatisticsEnabled(false)
                     .withSizeStatisticsEnabled(false)
-                    .withDictionaryEncoding(false);
-            for (RowType.RowField field : type.getFields()) {
-                if (field.getType() instanceof VarCharType) {
-                    builder.withDictionaryEncoding(field.getName(), true);
-                }
-            }
-            return builder.build();
+                    .withDictionaryEncoding(false)
+                    .build();
         }
 
         @Override
