@@ -142,18 +142,13 @@ def _rows(figures: dict[str, Figure]) -> tuple[tuple[str, Callable[[int], str], 
             reached("receiver_bytes_per_series"),
         ),
         (
-            "bus, columns: bytes per day",
+            "bus: bytes per day",
             lambda cards: _bytes(_samples(cards) * of("column_bytes_per_sample") * DAY_SECONDS),
             reached("column_bytes_per_sample"),
         ),
         (
-            "bus, rows (for Flink): bytes per day",
-            lambda cards: _bytes(_samples(cards) * of("row_bytes_per_sample") * DAY_SECONDS),
-            reached("row_bytes_per_sample"),
-        ),
-        (
             f"brokers (replication {REPLICATION}, {RETENTION_DAYS} days)",
-            lambda cards: f"{_brokers(_samples(cards) * of('row_bytes_per_sample'))}",
+            lambda cards: f"{_brokers(_samples(cards) * of('column_bytes_per_sample'))}",
             0,
         ),
         (
@@ -164,7 +159,7 @@ def _rows(figures: dict[str, Figure]) -> tuple[tuple[str, Callable[[int], str], 
         (
             "Kafka: bytes on disk, all replicas",
             lambda cards: _bytes(
-                _samples(cards) * of("row_bytes_per_sample") * DAY_SECONDS * RETENTION_DAYS * REPLICATION
+                _samples(cards) * of("column_bytes_per_sample") * DAY_SECONDS * RETENTION_DAYS * REPLICATION
             ),
             0,
         ),

@@ -3,7 +3,7 @@
 The codec of the bus, the DDL of every engine and the loaders are derived from here, so one measure is added in one
 line (`MEASURES`). Rows are additive: per measure a count, a sum, a maximum and, for ratios that need quantiles, the
 bucket counts of a histogram. Sums are integers (value × `scale`, floored), so every engine gives the same bits in
-every order. Standard library only: the Flink job's environment imports this module too.
+every order. Standard library only; a job on Flink is handed its columns (`pipeline.flink.description`).
 """
 
 from __future__ import annotations

@@ -280,13 +280,11 @@ class SoakSystem:
         runs = read_register(self._folder / "engines")
         return {
             "bus.kind": "kafka",
-            "bus.record_format": "rows",
             "kafka.servers": [f"127.0.0.1:{runs[Engine.KAFKA].ports['port']}"],
             "warehouse.kind": "hive",
             "hive.port": runs[Engine.HIVE].ports["server_port"],
             "flink.rest": f"http://127.0.0.1:{runs[Engine.FLINK].ports['rest_port']}",
             "flink.checkpoint_seconds": 10,
-            "flink.flush_seconds": 20,
         }
 
     def _supervise(self) -> None:

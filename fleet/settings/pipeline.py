@@ -103,22 +103,11 @@ class BusKind(StrEnum):
     """The topic of the section `kafka`."""
 
 
-class RecordFormat(StrEnum):
-    """How a record holds its rows."""
-
-    COLUMNS = "columns"
-    """Compressed columns, for `run rollup --engine duckdb`."""
-    ROWS = "rows"
-    """JSON rows, for SQL engines; `run rollup --engine flink` needs them."""
-
-
 class BusSettings(Section):
     """The bus between receiver and rollup."""
 
     kind: BusKind = BusKind.FILE
     """What carries records: file or kafka."""
-    record_format: RecordFormat = RecordFormat.COLUMNS
-    """How a record holds its rows: columns, or rows for Flink."""
     segment_bytes: Bytes = 64 * MIB
     """Size at which a segment file is closed and the next one begun."""
     bytes_max: Bytes = 20 * GIB
@@ -153,8 +142,6 @@ class KafkaMechanism(StrEnum):
 class KafkaCompression(StrEnum):
     """What records are compressed with on their way and on the brokers."""
 
-    AUTO = "auto"
-    """Nothing for records that are compressed already, zstd for others."""
     OFF = "off"
     GZIP = "gzip"
     LZ4 = "lz4"
@@ -191,7 +178,7 @@ class KafkaSettings(Section):
     """How long brokers may take to make a record durable before its sender is asked to try again."""
     request_seconds: Seconds = 10
     """How long brokers may take to answer one request."""
-    compression: KafkaCompression = KafkaCompression.AUTO
+    compression: KafkaCompression = KafkaCompression.OFF
     """What records are compressed with."""
     security: KafkaSecurity = KafkaSecurity.PLAINTEXT
     """How brokers are spoken to."""
@@ -236,7 +223,7 @@ class RollupSettings(Section):
     pause_seconds: Annotated[int, Field(ge=0, le=900)] = 15
     """Shortest time between the begins of two steps over all lanes that take in little, so that they make few files."""
     late_days: Annotated[int, Field(ge=1, le=28)] = 2
-    """Whole days after which upkeep closes a day: samples of it that come later are refused and counted as late."""
+    """Whole days after which a day is closed: samples of it that come later are refused and counted as late."""
     repeat_memory_seconds: Seconds = 3600
     """How long the hash of a request's body is remembered, so that one that is sent again counts once."""
 
@@ -322,10 +309,9 @@ class FlinkSettings(Section):
 
     parallelism: Annotated[int, Field(ge=1, le=128)] = 1
     """Tasks of each kind that run beside each other."""
-    checkpoint_seconds: Seconds = 30
-    """Time between checkpoints: how long finished sums wait until the warehouse gets them."""
-    flush_seconds: Seconds = 60
-    """How long samples are added up before their sums are written; longer makes fewer and larger rows."""
+    checkpoint_seconds: Seconds = 60
+    """Time between checkpoints: how long samples are added up before the warehouse gets their sums; longer makes fewer
+    and larger rows."""
     state_folder: Path | None = None
     """Folder for checkpoints and files, with one path on every machine of the cluster; none for the data folder."""
     rest: str | None = Field(default=None, pattern=r"^https?://[^/\s:]+:[0-9]{1,5}$")
@@ -336,10 +322,10 @@ class FlinkSettings(Section):
     """Certificate that is shown to it (`security.ssl.rest.authentication-enabled`)."""
     key_file: Path | None = None
     """Its key; none where it stands in the same file."""
-    python: Path | None = None
-    """Python of an environment with `apache-flink`; none for the one that `gputide admin engines up` fetches."""
+    home: Path | None = None
+    """Folder of a Flink, with `lib` below it; none for the one that `gputide admin engines fetch` fetches."""
     jars: Path | None = None
-    """Folder with the jars of Kafka connector, Parquet and Hadoop; none for those of `gputide admin engines up`."""
+    """Folder with the jars of Kafka connector, Parquet and Hadoop; none for those of `gputide admin engines fetch`."""
     java_options: str = "-Xmx1g"
     """Options of the Java machine that runs the job, without a JobManager."""
     drain_seconds: Seconds = 1800

@@ -14,17 +14,16 @@ from typing import TYPE_CHECKING
 
 from fleet.data_folder import DataFolder
 from fleet.errors import Misconfigured
-from fleet.settings.pipeline import BusKind, KafkaCompression, RecordFormat
+from fleet.settings.pipeline import BusKind
 from fleet.settings.settings import Settings
 from pipeline.bus.bus import BusWriter, DeadLetters, OpenedLane
 from pipeline.bus.bus_awaited import AwaitedBus
 from pipeline.bus.bus_file import FileBus, FileDeadLetters
 from pipeline.receiver.intake import Answer, Intake
-from pipeline.receiver.record_writer import RENDERED_BYTES_MAX, ROWS_PER_RECORD_MAX, RecordWriter
+from pipeline.receiver.record_writer import RecordWriter
 from pipeline.receiver.repeats import Repeats
 from pipeline.receiver.turns import Turns
-from pipeline.records.json_rows import pack_lanes, pack_rows, rendered_bytes
-from pipeline.records.rows import TS_MAX_MS, pack
+from pipeline.records.rows import TS_MAX_MS
 from pipeline.remote_write.claims import Claims
 from pipeline.remote_write.decode import BodyLimits
 from pipeline.remote_write.label_sets import LabelLimits
@@ -35,9 +34,6 @@ if TYPE_CHECKING:
     from pipeline.bus.bus_kafka import KafkaWriter
 
 IsOpen = Callable[[], bool]
-
-JSON_ROWS_PER_RECORD_MAX = 4000
-"""Rows of a record of JSON: about 2 MB, below what brokers take unless set otherwise with room for long names."""
 
 KAFKA_APPENDS_AT_ONCE = 4
 """Appends under way to brokers at once: one is packed while others wait for the network."""
@@ -66,7 +62,7 @@ def intakes_of(
     is_lingering: bool = False,
     ts_max_ms: Callable[[], int] = lambda: TS_MAX_MS,
 ) -> Callable[[str | None], Intake]:
-    """Makes what takes bodies to the bus, with the bounds of the receiver and records as `bus.record_format` says.
+    """Makes what takes bodies to the bus with the bounds of the receiver.
 
     Args:
         is_lingering: whether many send at once, so that a body waits for others that go into one record with it, as
@@ -80,16 +76,9 @@ def intakes_of(
     limits = settings.receiver
     turns = Turns(BodyLimits(decoded_bytes=limits.decoded_bytes_max, samples=limits.body_samples_max))
     repeats: Repeats[Answer] = Repeats(settings.rollup.repeat_memory_seconds, now_seconds)
-    is_json = settings.bus.record_format is RecordFormat.ROWS
-    is_kafka = settings.bus.kind is BusKind.KAFKA
     records = RecordWriter(
         bus,
-        pack_record=pack_rows if is_json else pack,
-        pack_lanes=pack_lanes if is_json else None,
-        rows_per_record_max=JSON_ROWS_PER_RECORD_MAX if is_json else ROWS_PER_RECORD_MAX,
-        gathers=is_kafka,
-        rendered_bytes=rendered_bytes if is_json else lambda _section: 0,
-        rendered_bytes_max=max(RENDERED_BYTES_MAX, settings.kafka.record_bytes_max),
+        gathers=settings.bus.kind is BusKind.KAFKA,
         linger_seconds=settings.kafka.linger_milliseconds / 1000 if is_lingering else 0.0,
         appends_at_once=KAFKA_APPENDS_AT_ONCE,
     )
@@ -151,10 +140,7 @@ def open_bus_writer(folder: DataFolder, settings: Settings, *, lane: int = 0) ->
 def _kafka_writer(settings: Settings) -> KafkaWriter:
     from pipeline.bus.bus_kafka import KafkaWriter
 
-    compression = settings.kafka.compression
-    if compression is KafkaCompression.AUTO and settings.bus.record_format is RecordFormat.ROWS:
-        compression = KafkaCompression.ZSTD
-    return KafkaWriter(settings.kafka, compression=compression)
+    return KafkaWriter(settings.kafka)
 
 
 @contextmanager

@@ -9,14 +9,14 @@ from pathlib import Path
 
 from fleet.data_folder import DataFolder
 from fleet.errors import Misconfigured
-from fleet.settings.pipeline import BusKind, KafkaSecurity, KafkaSettings, RecordFormat
+from fleet.settings.pipeline import BusKind, KafkaSecurity, KafkaSettings
 from fleet.settings.settings import Settings
 from gputide.container.warehouse import open_warehouse, tended_rollup
+from gputide.operate.engine_flink import prepare_flink
 from pipeline.flink.configuration import FlinkJobOptions
+from pipeline.flink.description import FlinkDescription, FlinkTopic
 from pipeline.flink.process import FlinkEnvironment, FlinkProcess
 from pipeline.flink.publish import FlinkPublisher
-from pipeline.flink.sql import FlinkStatements, fingerprint, flink_statements
-from pipeline.flink.sql_words import DEAD_SUFFIX, FlinkTopic
 from pipeline.flink.state import FlinkState
 from pipeline.rollup.rollup import Rollup
 from pipeline.rollup.rollup_flink import FlinkRollup
@@ -26,20 +26,21 @@ _SASL = (KafkaSecurity.SASL_PLAINTEXT, KafkaSecurity.SASL_SSL)
 
 
 @contextmanager
-def open_flink_rollup(folder: DataFolder, settings: Settings) -> Iterator[tuple[Rollup, FlinkRollup]]:
+def open_flink_rollup(folder: DataFolder, settings: Settings, cache: Path) -> Iterator[tuple[Rollup, FlinkRollup]]:
     """The rollup on Flink, with its job started; a job in a process of ours is stopped with a savepoint at the end.
 
     Yields what takes steps, upkeep of the warehouse included, and the rollup itself.
+
+    Args:
+        cache: where fetched engines lie, and the compiled program.
 
     Raises:
         Misconfigured: the bus does not carry what Flink reads, or the job's state does not fit.
         Unavailable: brokers or Flink can't be reached, or another process writes to the warehouse.
     """
-    if settings.bus.kind is not BusKind.KAFKA or settings.bus.record_format is not RecordFormat.ROWS:
+    if settings.bus.kind is not BusKind.KAFKA:
         raise Misconfigured(
-            f"cannot roll up with Flink from bus.kind={settings.bus.kind.value} and bus.record_format="
-            f"{settings.bus.record_format.value}: it reads rows from a topic; set bus.kind=kafka and "
-            "bus.record_format=rows"
+            f"cannot roll up with Flink from bus.kind={settings.bus.kind.value}: it reads a topic; set bus.kind=kafka"
         )
     from pipeline.bus.dead_letters_kafka import KafkaDeadLetters
     from pipeline.bus.kafka_survey import KafkaProgress
@@ -51,8 +52,7 @@ def open_flink_rollup(folder: DataFolder, settings: Settings) -> Iterator[tuple[
     options = settings.flink
     with (
         open_warehouse(folder, settings) as warehouse,
-        closing(KafkaProgress(kafka, kafka.topic, kafka.group)) as of_rows,
-        closing(KafkaProgress(kafka, kafka.topic, kafka.group + DEAD_SUFFIX)) as of_unread,
+        closing(KafkaProgress(kafka, kafka.topic, kafka.group)) as progress,
         closing(KafkaDeadLetters(kafka, kafka.topic)) as dead_letters,
     ):
         publisher = FlinkPublisher(
@@ -65,14 +65,21 @@ def open_flink_rollup(folder: DataFolder, settings: Settings) -> Iterator[tuple[
                 "into this warehouse, and they would count twice; use another topic, such as kafka.topic="
                 f"{kafka.topic}-rows"
             )
+        stock = prepare_flink(cache, tell=lambda _text: None, home=options.home, libraries=options.jars)
+        environment = FlinkEnvironment(
+            java=stock.java,
+            class_path=stock.class_path,
+            program=stock.program,
+            log_configuration=stock.home / "conf" / "log4j-cli.properties",
+            environ=os.environ,
+            java_options=options.java_options,
+        )
         rollup = FlinkRollup(
             state,
-            lambda by_group: job_statements(folder, settings, is_resumed_by_group=by_group),
+            job_description(folder, settings),
             FlinkJobOptions(
                 parallelism=options.parallelism,
                 checkpoint_milliseconds=options.checkpoint_seconds * 1000,
-                flush_seconds=options.flush_seconds,
-                memory_seconds=settings.rollup.repeat_memory_seconds,
                 rest=options.rest,
                 rest_tls=Tls(
                     authority_file=options.ca_file,
@@ -81,10 +88,10 @@ def open_flink_rollup(folder: DataFolder, settings: Settings) -> Iterator[tuple[
                 ),
                 configuration=options.configuration,
             ),
+            program=stock.program,
             publisher=publisher,
-            progress=(of_rows, of_unread),
-            process_of=lambda token: FlinkProcess(_environment(settings), token, state.folder / "logs" / "flink.log"),
-            fingerprint=fingerprint(window_seconds=settings.rollup.window_seconds, flush_seconds=options.flush_seconds),
+            progress=progress,
+            process_of=lambda token: FlinkProcess(environment, token, state.folder / "logs" / "flink.log"),
         )
         try:
             rollup.start()
@@ -94,27 +101,23 @@ def open_flink_rollup(folder: DataFolder, settings: Settings) -> Iterator[tuple[
             rollup.leave()
 
 
-def job_statements(
-    folder: DataFolder, settings: Settings, *, is_resumed_by_group: bool = False, with_secrets: bool = True
-) -> FlinkStatements:
-    """The job's SQL.
+def job_description(folder: DataFolder, settings: Settings, *, with_secrets: bool = True) -> FlinkDescription:
+    """What the job does.
 
     Args:
-        is_resumed_by_group: begin where the group's offsets are.
         with_secrets: False leaves passwords and keys out, for showing it.
     """
     kafka = settings.kafka
-    return flink_statements(
-        FlinkTopic(
+    return FlinkDescription(
+        topic=FlinkTopic(
             servers=",".join(kafka.servers),
             topic=kafka.topic,
             group=kafka.group,
             properties=kafka_properties(kafka, with_secrets=with_secrets),
-            is_resumed_by_group=is_resumed_by_group,
         ),
         staging=(_state_folder(folder, settings).resolve() / "staging").as_uri(),
         window_seconds=settings.rollup.window_seconds,
-        flush_seconds=settings.flink.flush_seconds,
+        late_days=settings.rollup.late_days,
     )
 
 
@@ -152,24 +155,6 @@ def kafka_properties(kafka: KafkaSettings, *, with_secrets: bool = True) -> Mapp
 
 def _state_folder(folder: DataFolder, settings: Settings) -> Path:
     return settings.flink.state_folder or folder.path / "flink"
-
-
-def _environment(settings: Settings) -> FlinkEnvironment:
-    options = settings.flink
-    if options.python is not None and options.jars is not None:
-        return FlinkEnvironment(
-            python=options.python,
-            environ={**os.environ, "HADOOP_CLASSPATH": f"{options.jars}/*"},
-            java_options=options.java_options,
-        )
-    from gputide.operate.engine_cache import default_cache_path
-    from gputide.operate.engine_flink import prepare_flink
-
-    stock = prepare_flink(default_cache_path(), tell=lambda _text: None)
-    environ = stock.environ(os.environ)
-    if options.jars is not None:
-        environ["HADOOP_CLASSPATH"] = f"{options.jars}/*"
-    return FlinkEnvironment(python=options.python or stock.python, environ=environ, java_options=options.java_options)
 
 
 def _text_of(path: Path) -> str:

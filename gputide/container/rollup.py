@@ -7,8 +7,6 @@ from contextlib import closing, contextmanager
 from dataclasses import dataclass
 
 from fleet.data_folder import DataFolder
-from fleet.errors import Misconfigured
-from fleet.settings.pipeline import RecordFormat
 from fleet.settings.settings import Settings
 from gputide.container.bus import open_bus_reader
 from gputide.container.warehouse import open_warehouse, tended_rollup, warehouse_folder
@@ -35,15 +33,8 @@ def open_rollup(folder: DataFolder, settings: Settings) -> Iterator[OpenedRollup
     """The rollup from the bus to the warehouse; several processes share the lanes.
 
     Raises:
-        Misconfigured: the bus carries what only Flink reads.
         Unavailable: brokers can't be reached.
     """
-    if settings.bus.record_format is RecordFormat.ROWS:
-        # It would take every record for one that can't be read.
-        raise Misconfigured(
-            "cannot roll up in this process from bus.record_format=rows: it reads columns; say --engine flink, or set "
-            "bus.record_format=columns"
-        )
     with (
         open_warehouse(folder, settings) as target,
         open_bus_reader(folder, settings) as bus,

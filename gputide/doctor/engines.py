@@ -12,7 +12,7 @@ from typing import Any
 from fleet.errors import Corrupt, Misconfigured, Unavailable
 from fleet.schema import TABLES
 from fleet.sentences import Sentence, sentence
-from fleet.settings.pipeline import BusKind, RecordFormat
+from fleet.settings.pipeline import BusKind
 from fleet.settings.settings import Settings
 from gputide.doctor.finding import Area, Check, Diagnosis, Look, codes_of, finding, otherwise, some, unchecked
 from pipeline.flink.rest import FlinkRest
@@ -145,9 +145,8 @@ def _kafka_state(settings: Settings, survey: Any, server: str) -> Iterator[Diagn
 
 def _flink(settings: Settings) -> Iterator[Diagnosis]:
     flink = settings.flink
-    if settings.bus.kind is not BusKind.KAFKA or settings.bus.record_format is not RecordFormat.ROWS:
-        carried = f"bus.kind={settings.bus.kind.value}, bus.record_format={settings.bus.record_format.value}"
-        yield finding("flink-bus", carried, check="bus")
+    if settings.bus.kind is not BusKind.KAFKA:
+        yield finding("flink-bus", f"bus.kind={settings.bus.kind.value}", check="bus")
     if flink.rest is None:
         yield unchecked(sentence("doctor.found.flink_within"))
         return

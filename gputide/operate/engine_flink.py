@@ -1,25 +1,34 @@
-"""Apache Flink: a Python environment of its own and jars, and, where asked for, a cluster of two processes.
+"""Apache Flink: its jars, the program that rolls up in it, and, where asked for, a cluster of two processes.
 
-A job of ours needs no cluster: it brings a small one inside its own process. Called by `gputide.operate.engines` and by
-who starts such a job (`flink_stock`). Versions: `engines_data/flink.pom.xml` and `flink.requirements.lock`.
+A job of ours needs no cluster: it brings a small one inside its own process. The program is Java
+(`pipeline/flink/java`), compiled here against the jars that it runs with. Called by `gputide.operate.engines` and by
+who starts such a job (`FlinkStock`). Versions: `engines_data/flink.pom.xml` and `flink.requirements.lock`.
 """
 
 from __future__ import annotations
 
 import os
 import shutil
+import zipfile
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
 import yaml
 
 from fleet.durable import write_durably
+from fleet.errors import Misconfigured
 from gputide.operate.engine_answers import flink_answers
+from gputide.operate.engine_cache import key_of, stocked
 from gputide.operate.engine_parts import Engine, EngineKind, Part, Question
 from gputide.operate.engine_stock import flink_environment, jars
-from gputide.operate.engine_tools import Tell, find_java
+from gputide.operate.engine_tools import Tell, find_java, run_tool
+from pipeline import flink
+
+SOURCES = Path(flink.__file__).with_name("java")
+"""The Java program."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -27,35 +36,91 @@ class FlinkStock:
     """What a Flink job is run with.
 
     Attributes:
+        java: the Java machine.
         jars: folder with the connector's, Parquet's and Hadoop's jars.
-        home: folder of Flink itself (`bin`, `lib`, `conf`), inside the environment.
+        home: folder of Flink itself (`bin`, `lib`, `conf`).
+        program: the compiled program, a jar.
     """
 
-    python: Path
+    java: Path
     jars: Path
     home: Path
+    program: Path
+
+    @property
+    def class_path(self) -> str:
+        """All of it, as Java writes it."""
+        return os.pathsep.join((*_libraries(self.home, self.jars), str(self.program)))
 
     def environ(self, outer: Mapping[str, str]) -> dict[str, str]:
-        """Variables that let mini-cluster and scripts find Java, the jars and the interpreter."""
+        """Variables that let Flink's scripts find Java and the jars."""
         return {
             **outer,
             "FLINK_HOME": str(self.home),
             "HADOOP_CLASSPATH": f"{self.jars}/*",
-            "JAVA_HOME": str(Path(find_java(outer)).resolve().parent.parent),
+            "JAVA_HOME": str(self.java.resolve().parent.parent),
         }
 
 
-def prepare_flink(cache: Path, *, tell: Tell) -> FlinkStock:
-    """Fetch what Flink is made of.
+def prepare_flink(cache: Path, *, tell: Tell, home: Path | None = None, libraries: Path | None = None) -> FlinkStock:
+    """Fetches what Flink is made of, and compiles the program.
+
+    Args:
+        home: Flink's folder; None for the one that is fetched.
+        libraries: folder with the jars of Kafka connector, Parquet and Hadoop; None for those that are fetched.
 
     Raises:
+        Misconfigured: the program has to be compiled, and there is no compiler.
         Unavailable, Corrupt: as `engine_stock.jars` and `engine_stock.flink_environment`.
     """
-    find_java()
-    libraries = jars(cache, "flink", tell=tell)
-    environment = flink_environment(cache, tell=tell)
-    (home,) = environment.glob("lib/python3.*/site-packages/pyflink")
-    return FlinkStock(python=environment / "bin" / "python", jars=libraries, home=home)
+    java = Path(find_java())
+    libraries = libraries or jars(cache, "flink", tell=tell)
+    if home is None:
+        (home,) = flink_environment(cache, tell=tell).glob("lib/python3.*/site-packages/pyflink")
+    return FlinkStock(java=java, jars=libraries, home=home, program=_program(cache, home, libraries, tell=tell))
+
+
+def _program(cache: Path, home: Path, libraries: Path, *, tell: Tell) -> Path:
+    """The compiled program: the one beside the jars where it was put there, as into an image; else made once.
+
+    Its name carries the hash of its sources, so that one of another gputide is never taken.
+    """
+    sources = sorted(SOURCES.rglob("*.java"))
+    key = key_of(*(path.read_bytes() for path in sources))
+    name = f"gputide-flink-{key}.jar"
+    if (libraries / name).is_file():
+        return libraries / name
+    compiled_with = sorted(path.name for path in (*(home / "lib").glob("*.jar"), *libraries.glob("*.jar")))
+
+    def fill(folder: Path) -> None:
+        tell("compiling the program that rolls up in Flink")
+        with TemporaryDirectory(dir=folder) as scratch:
+            command = [_find_compiler(name), "-g", "--release", "17", "-proc:none", "-d", scratch]
+            command += ["-cp", os.pathsep.join(_libraries(home, libraries)), *map(str, sources)]
+            run_tool(command, purpose="compile the program that rolls up in Flink")
+            with zipfile.ZipFile(folder / name, "w", zipfile.ZIP_DEFLATED) as jar:
+                for path in sorted(Path(scratch).rglob("*.class")):
+                    jar.write(path, path.relative_to(scratch))
+
+    whole_key = key_of(key.encode(), *map(str.encode, compiled_with))
+    return stocked(cache, "flink-program", whole_key, fill, tell=tell) / name
+
+
+def _find_compiler(name: str, environ: Mapping[str, str] = os.environ) -> str:
+    java = Path(find_java(environ))
+    beside = next((path for path in (java, java.resolve()) if path.with_name("javac").is_file()), None)
+    found = shutil.which("javac", path=environ.get("PATH", "")) if beside is None else str(beside.with_name("javac"))
+    if found is None:
+        raise Misconfigured(
+            f"cannot compile the program that rolls up in Flink: there is no javac beside {java}, which is of a Java "
+            f"without a compiler; install a JDK 17 (Debian: apt install openjdk-17-jdk-headless), or put {name} of a "
+            "machine that has one (`gputide admin engines fetch flink`) into flink.jars"
+        )
+    return found
+
+
+def _libraries(home: Path, libraries: Path) -> tuple[str, str]:
+    return f"{home / 'lib'}/*", f"{libraries}/*"
 
 
 def lay_out_flink(cache: Path, folder: Path, ports: Mapping[str, int], *, tell: Tell) -> tuple[Part, ...]:

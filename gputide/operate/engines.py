@@ -20,7 +20,7 @@ from pathlib import Path
 from types import FrameType
 
 from fleet.durable import FolderLock
-from fleet.errors import Unavailable
+from fleet.errors import Misconfigured, Unavailable
 from gputide.operate.engine_flink import FLINK, prepare_flink
 from gputide.operate.engine_hive import HIVE
 from gputide.operate.engine_kafka import KAFKA
@@ -60,7 +60,7 @@ class PartState:
 
     Attributes:
         state: whether it runs, and answers.
-        address: host and port where it answers when it does; the interpreter of Flink's environment.
+        address: host and port where it answers when it does; the folder of Flink.
         pid: its process id, None where no process is needed.
     """
 
@@ -197,10 +197,10 @@ def environments(engines: Sequence[Engine], *, cache: Path) -> tuple[PartState, 
     try:
         if Engine.FLINK not in engines or not has_flink(cache):
             return ()
-        python = prepare_flink(cache, tell=lambda _: None).python
-    except Unavailable:
+        home = prepare_flink(cache, tell=lambda _: None).home
+    except (Misconfigured, Unavailable):
         return ()
-    return (PartState(engine=Engine.FLINK, part="environment", state=State.READY, address=str(python)),)
+    return (PartState(engine=Engine.FLINK, part="environment", state=State.READY, address=str(home)),)
 
 
 def _started(

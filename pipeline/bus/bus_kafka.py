@@ -43,7 +43,6 @@ class KafkaWriter:
     group is asked only when what is known of it no longer leaves room.
 
     Args:
-        compression: what to compress with; `auto` counts as off.
         refresh_seconds: the group is asked at most this often while the bus is full.
     """
 
@@ -51,11 +50,9 @@ class KafkaWriter:
         self,
         settings: KafkaSettings,
         *,
-        compression: KafkaCompression = KafkaCompression.OFF,
         refresh_seconds: float = 0.5,
     ) -> None:
         self._settings = settings
-        self._compression = compression
         self.topic = open_topic(settings, settings.topic, partitions=settings.partitions)
         self._record_bytes_max = min(settings.record_bytes_max, self.topic.record_bytes_max)
         self._lock = threading.Lock()
@@ -186,14 +183,14 @@ class KafkaWriter:
 
     def _new_producer(self) -> Any:
         settings = self._settings
-        off = self._compression in (KafkaCompression.OFF, KafkaCompression.AUTO)
+        compression = settings.compression
         options = producer_options(settings)
         return open_client(
             KafkaProducer,
             {
                 **options,
                 "enable_idempotence": True,
-                "compression_type": None if off else self._compression.value,
+                "compression_type": None if compression is KafkaCompression.OFF else compression.value,
                 "linger_ms": 0,  # what waits together is one record already
                 "batch_size": _BATCH_BYTES,
             },

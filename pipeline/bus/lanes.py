@@ -21,22 +21,13 @@ from pipeline.records.rows import Section
 from pipeline.remote_write.byte_words import load8, load32
 
 
-def split_sections(
-    sections: tuple[Section, ...], lanes: int, *, shares_identities: bool = False
-) -> dict[int, tuple[Section, ...]]:
-    """The rows of some sections by lane; lanes without any row are left out.
-
-    Args:
-        shares_identities: whether the parts of a section keep all of its identities, as one object; else each has its
-            own alone.
-    """
+def split_sections(sections: tuple[Section, ...], lanes: int) -> dict[int, tuple[Section, ...]]:
+    """The rows of some sections by lane, each part with its own identities; lanes without any row are left out."""
     if lanes == 1:
         return {0: sections} if sections else {}
     found: dict[int, list[Section]] = {}
     for section in sections:
-        if shares_identities:
-            parts = _sorted_out(section, lanes)
-        elif section.identity_set is not None:
+        if section.identity_set is not None:
             parts = _dealt_out(section, section.identity_set, lanes)
         else:
             parts = ((lane, _own_identities(part)) for lane, part in _sorted_out(section, lanes))
@@ -45,17 +36,14 @@ def split_sections(
     return {lane: tuple(parts) for lane, parts in sorted(found.items())}
 
 
-def cut_sections(
-    sections: tuple[Section, ...], rows_max: int, *, shares_identities: bool = False
-) -> Iterator[tuple[Section, ...]]:
+def cut_sections(sections: tuple[Section, ...], rows_max: int) -> Iterator[tuple[Section, ...]]:
     """Sections in pieces of at most so many rows; as they are where they have no more."""
     if sum(len(section.ts_ms) for section in sections) <= rows_max:
         yield sections
         return
     for section in sections:
         for start in range(0, len(section.ts_ms), rows_max):
-            piece = _rows_of(section, slice(start, start + rows_max))
-            yield (piece if shares_identities else _own_identities(piece),)
+            yield (_own_identities(_rows_of(section, slice(start, start + rows_max))),)
 
 
 def _lane_of_identity(identities: pa.RecordBatch, lanes: int) -> NDArray[np.int64]:

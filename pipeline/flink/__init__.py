@@ -1,1 +1,1 @@
-"""The Flink job: its SQL, its process, and what it publishes."""
+"""The Flink job: what it is given, its process, and what it publishes; the job itself is in `java`."""

@@ -11,7 +11,8 @@ from pathlib import Path
 
 from wire.tls import Tls
 
-_MAX_PARALLELISM = 128
+MAX_PARALLELISM = 128
+"""Groups of keys: the Java program deals identities out to as many parts."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -21,8 +22,6 @@ class FlinkJobOptions:
     Attributes:
         parallelism: tasks of each kind beside each other.
         checkpoint_milliseconds: time between checkpoints, and so between finished files.
-        flush_seconds: how long sums are gathered.
-        memory_seconds: how long a sample is remembered, to count once (`rollup.repeat_memory_seconds`).
         rest: address of a JobManager, `http://HOST:PORT`; None runs the job in our own process.
         rest_tls: how an https JobManager is checked, and what it is shown; None for the usual.
         restarts: how the cluster treats a failing job: `exponential-delay`, or `none` so that we do it.
@@ -31,43 +30,57 @@ class FlinkJobOptions:
 
     parallelism: int
     checkpoint_milliseconds: int
-    flush_seconds: int
-    memory_seconds: int
     rest: str | None = None
     rest_tls: Tls | None = None
     restarts: str = "exponential-delay"
     configuration: Mapping[str, str] = field(default_factory=dict)
 
 
-def job_configuration(
-    options: FlinkJobOptions, *, job: str, address: str, checkpoints: Path, restore: str | None
-) -> dict[str, str]:
-    """Everything that a job is started with besides its SQL.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FlinkPlaces:
+    """Where a job and its state lie.
 
-    Args:
+    Attributes:
         job: the id that it gets, 32 hexadecimal digits.
         address: where its JobManager answers, `http://HOST:PORT`.
+        program: the Java program, a jar that a cluster is sent.
+        checkpoints: folder of checkpoints.
+        scratch: folder of what a job in our own process needs while it runs: its state, out of memory.
         restore: URI of the checkpoint or savepoint that it goes on from; None begins without state.
     """
-    host, _, port = address.partition("://")[2].partition(":")
+
+    job: str
+    address: str
+    program: Path
+    checkpoints: Path
+    scratch: Path
+    restore: str | None
+
+
+def job_configuration(options: FlinkJobOptions, places: FlinkPlaces) -> dict[str, str]:
+    """Everything that a job is started with besides what it does."""
+    host, _, port = places.address.partition("://")[2].partition(":")
     found = {
-        "$internal.pipeline.job-id": job,
+        "$internal.pipeline.job-id": places.job,
         "pipeline.name": "gputide run rollup",
-        "pipeline.max-parallelism": str(_MAX_PARALLELISM),
+        "pipeline.max-parallelism": str(MAX_PARALLELISM),
         "pipeline.object-reuse": "true",
         "parallelism.default": str(options.parallelism),
-        "table.local-time-zone": "UTC",
-        "table.exec.state.ttl": f"{options.memory_seconds} s",
+        "state.backend.type": "rocksdb",
+        "execution.checkpointing.incremental": "true",
         "execution.checkpointing.interval": f"{options.checkpoint_milliseconds} ms",
         "execution.checkpointing.mode": "EXACTLY_ONCE",
         "execution.checkpointing.externalized-checkpoint-retention": "RETAIN_ON_CANCELLATION",
         "execution.checkpointing.num-retained": "3",
         "execution.checkpointing.storage": "filesystem",
-        "execution.checkpointing.dir": checkpoints.as_uri(),
+        "execution.checkpointing.dir": places.checkpoints.as_uri(),
         "restart-strategy.type": options.restarts,
     }
     if options.rest is None:
         found |= {
+            "execution.target": "local",
+            "execution.attached": "true",
+            "io.tmp.dirs": str(places.scratch),
             "rest.address": "localhost",
             "rest.bind-address": "127.0.0.1",
             "rest.bind-port": port,
@@ -75,10 +88,15 @@ def job_configuration(
             "taskmanager.numberOfTaskSlots": str(options.parallelism),
             "taskmanager.memory.network.min": "64mb",
             "taskmanager.memory.network.max": "64mb",
-            "taskmanager.memory.managed.size": "64mb",
+            "taskmanager.memory.managed.size": "128mb",
         }
     else:
-        found |= {"execution.target": "remote", "rest.address": host, "rest.port": port}
-    if restore is not None:
-        found["execution.state-recovery.path"] = restore
+        found |= {
+            "execution.target": "remote",
+            "rest.address": host,
+            "rest.port": port,
+            "pipeline.jars": places.program.as_uri(),
+        }
+    if places.restore is not None:
+        found["execution.state-recovery.path"] = places.restore
     return {**found, **options.configuration}

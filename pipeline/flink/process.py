@@ -1,4 +1,4 @@
-"""The process that submits jobs to Flink and, without a remote cluster, runs them: `flink.job` in Flink's environment.
+"""The Java process that submits jobs to Flink and, without a remote cluster, runs them (`java/gputide/Job.java`).
 
 It leads a process group of its own and carries a token in its environment, so that whatever a killed rollup has left
 running is found and ended before the job is started again: two of a kind would count everything twice. Called by
@@ -10,6 +10,7 @@ from __future__ import annotations
 import json
 import os
 import queue
+import shlex
 import signal
 import subprocess
 import threading
@@ -22,7 +23,9 @@ from typing import IO, Any, cast
 from fleet.errors import Unavailable
 
 _TOKEN_VARIABLE = "GPUTIDE_FLINK_TOKEN"
-_SCRIPT = Path(__file__).with_name("job.py")
+_MAIN = "gputide.Job"
+_OPENED = ("java.lang", "java.net", "java.io", "java.nio", "java.time", "java.util", "java.util.concurrent")
+"""Packages that Flink's serializers look into: `env.java.opts.all` of apache/flink:flink-dist/conf/config.yaml."""
 _END_SECONDS = 20.0
 
 
@@ -31,14 +34,33 @@ class FlinkEnvironment:
     """What the process is started with.
 
     Attributes:
-        python: interpreter of Flink's own environment.
-        environ: its variables, with `HADOOP_CLASSPATH` naming the jars.
+        java: the Java machine.
+        class_path: Flink, its connectors and the program, as Java writes it.
+        program: the Java program, a jar.
+        log_configuration: Log4j's file, such as `conf/log4j-cli.properties` of Flink; None for Log4j's own.
+        environ: variables.
         java_options: options of the Java machine, such as `-Xmx1g`.
     """
 
-    python: Path
+    java: Path
+    class_path: str
+    program: Path
+    log_configuration: Path | None
     environ: Mapping[str, str]
     java_options: str
+
+    def command(self, log: Path) -> list[str]:
+        """How the process is started.
+
+        Args:
+            log: file that Flink writes to.
+        """
+        opened = [f"--add-opens=java.base/{package}=ALL-UNNAMED" for package in _OPENED]
+        logged = [f"-Dlog.file={log}"]
+        if self.log_configuration is not None:
+            logged.append(f"-Dlog4j2.configurationFile={self.log_configuration.as_uri()}")
+        own = [*opened, *logged, *shlex.split(self.java_options)]
+        return [str(self.java), *own, "-cp", self.class_path, _MAIN]
 
 
 class FlinkProcess:
@@ -55,22 +77,19 @@ class FlinkProcess:
     def __init__(self, environment: FlinkEnvironment, token: str, log: Path) -> None:
         self.token = token
         self.log = log
-        # No PYTHONPATH: what it names is made for our Python, not for Flink's.
-        environ = {name: text for name, text in environment.environ.items() if name != "PYTHONPATH"}
         log.parent.mkdir(parents=True, exist_ok=True)
-        environ |= {"JVM_ARGS": environment.java_options, "FLINK_LOG_DIR": str(log.parent), _TOKEN_VARIABLE: token}
         try:
             with log.open("ab") as said:
                 self._process = subprocess.Popen(
-                    [str(environment.python), str(_SCRIPT)],
+                    environment.command(log.with_suffix(".java.log")),
                     stdin=subprocess.PIPE,
                     stdout=subprocess.PIPE,
                     stderr=said,
-                    env=environ,
+                    env={**environment.environ, _TOKEN_VARIABLE: token},
                     start_new_session=True,
                 )
         except OSError as exc:
-            raise Unavailable(f"cannot start Flink with {environment.python}: {exc}") from exc
+            raise Unavailable(f"cannot start Flink with {environment.java}: {exc}") from exc
         self._answers: queue.SimpleQueue[dict[str, Any] | None] = queue.SimpleQueue()
         threading.Thread(target=self._listen, daemon=True).start()
 

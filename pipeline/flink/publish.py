@@ -4,9 +4,9 @@ A batch of files is written down before it is appended, under the number that is
 written down and perhaps appended is appended again under the same name, which the warehouse then knows. Files are
 removed once a further checkpoint stands: until then a job that is restored may look for them.
 
-Files with what the job could not read become dead letters before the batch is appended. A record is named by its place
-on the topic, a row of one also by its table, so one that is put again after a kill meets the one that is there. Called
-by `rollup_flink`.
+Rows are taken as the job has made them, column by column: its files of one day, cluster and level become one piece of
+the append. Files with what the job could not read become dead letters before the batch is appended. A record is named
+by its place on the topic, so one that is put again after a kill meets the one that is there. Called by `rollup_flink`.
 """
 
 from __future__ import annotations
@@ -16,25 +16,26 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 import pyarrow as pa
-import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from fleet.durable import sync_folder, write_durably
 from fleet.errors import Corrupt
 from fleet.logs import logger
-from fleet.schema import TABLES
+from fleet.schema import TABLES, ColumnKind, Table
 from pipeline.bus.bus import DeadLetters
-from pipeline.flink.merge import merged_parts
-from pipeline.flink.sql_unread import UNREAD_FOLDER
 from pipeline.flink.state import FlinkState
 from pipeline.rollup.rollup import RollupStep
 from pipeline.rollup.rollup_duckdb import RollupTarget
+from pipeline.warehouse.ddl import arrow_schema
 from pipeline.warehouse.warehouse import AppendName, Part
 
 BATCH_BYTES_MAX = 64 << 20
-"""Bytes of files in one append: bounds the memory that merging takes."""
+"""Bytes of files in one append: bounds the memory that it takes."""
 _LATER_CHECKPOINTS = 2
-_FOLDERS = (*(table.name for table in TABLES), UNREAD_FOLDER)
+_TALLY, _UNREAD = "tally", "unread"
+_FOLDERS = (*(table.name for table in TABLES), _TALLY, _UNREAD)
+_TALLY_COLUMNS = ["records", "samples", "repeats", "late"]
+_UNREAD_COLUMNS = ["payload", "reason", "from_partition", "from_offset"]
 
 
 class FlinkPublisher:
@@ -99,21 +100,24 @@ class FlinkPublisher:
         return self._append(applied, files)
 
     def _append(self, number: int, files: Sequence[str]) -> RollupStep:
-        tally = [0, 0]
+        rows = 0
 
         def parts() -> Iterator[Part]:
+            nonlocal rows
             for table in TABLES:
-                for part in merged_parts(table, self._paths(files, table.name)):
-                    tally[0] += sum(piece.num_rows for piece in part.rows)
-                    if "samples" in part.rows[0].column_names:
-                        tally[1] += pc.sum(part.rows[0].column("samples")).as_py()
+                for part in _parts(table, self._paths(files, table.name)):
+                    rows += sum(piece.num_rows for piece in part.rows)
                     yield part
 
-        unread = keep_unread(self._paths(files, UNREAD_FOLDER), self._dead_letters, source_of=self._source_of)
+        unread = keep_unread(self._paths(files, _UNREAD), self._dead_letters, source_of=self._source_of)
+        tally = dict.fromkeys(_TALLY_COLUMNS, 0)
+        for path in self._paths(files, _TALLY):
+            for flush in _read(path, _TALLY_COLUMNS).to_pylist():
+                tally = {name: count + flush[name] for name, count in tally.items()}
         self._crash_point("after dead letters")
         self._warehouse.append((AppendName(source=self._source, start=number, end=number + 1),), parts())
         self._crash_point("after append")
-        return RollupStep(records=len(files), corrupt=unread, samples=tally[1], repeats=0, late=0, rows=tally[0])
+        return RollupStep(**tally, corrupt=unread, rows=rows)
 
     def _paths(self, files: Sequence[str], folder: str) -> list[Path]:
         return [self._state.staging / file for file in files if file.split("/")[0] == folder]
@@ -146,9 +150,9 @@ class FlinkPublisher:
                 continue
             for file in files:
                 (self._state.staging / file).unlink(missing_ok=True)
-            for folder in _FOLDERS:
-                if (self._state.staging / folder).is_dir():
-                    sync_folder(self._state.staging / folder)
+            for folder in sorted({(self._state.staging / file).parent for file in files}):
+                if folder.is_dir():
+                    sync_folder(folder)
             self._crash_point("before intent is removed")
             path.unlink()
 
@@ -163,11 +167,10 @@ class FlinkPublisher:
 
 
 _log = logger(__name__)
-_COLUMNS = ["payload", "kind", "reason", "from_partition", "from_offset"]
 
 
 def keep_unread(paths: Sequence[Path], dead_letters: DeadLetters | None, *, source_of: Callable[[int], str]) -> int:
-    """Puts what lies in some files with the dead letters; gives the number of records and rows.
+    """Puts the records in some files with the dead letters; gives their number.
 
     Args:
         paths: finished files of the job's folder `unread`.
@@ -180,28 +183,56 @@ def keep_unread(paths: Sequence[Path], dead_letters: DeadLetters | None, *, sour
     """
     count = 0
     for path in paths:
-        for batch in _batches(path):
-            count += batch.num_rows
-            if dead_letters is None:
-                continue
-            for row in batch.to_pylist():
-                of_row = "" if row["kind"] == "record" else f"{row['kind']}: "
-                dead_letters.put(
-                    row["payload"] or b"",
-                    reason=f"cannot read bus record: {of_row}{row['reason']}",
-                    source=source_of(row["from_partition"]),
-                    offset=row["from_offset"],
-                )
+        found = _read(path, _UNREAD_COLUMNS)
+        count += found.num_rows
+        if dead_letters is None:
+            continue
+        for row in found.to_pylist():
+            dead_letters.put(
+                row["payload"],
+                reason=f"cannot read bus record: {row['reason']}",
+                source=source_of(row["from_partition"]),
+                offset=row["from_offset"],
+            )
     if count:
-        _log.error("flink could not read records or rows; they are dead letters", count=count)
+        _log.error("flink could not read records; they are dead letters", count=count)
     return count
 
 
-def _batches(path: Path) -> list[pa.RecordBatch]:
+def _parts(table: Table, paths: Sequence[Path]) -> Iterator[Part]:
+    """What some files of one table amount to: a part per day and cluster, a piece per level, finest first.
+
+    Args:
+        paths: finished files, `TABLE/dt=DATE/cluster=NAME/…` below the staging folder, levels in folders of their own.
+
+    Raises:
+        Corrupt: a file can't be read, or is of another schema.
+    """
+    schema = arrow_schema(table)
+    texts = [column.name for column in table.columns if column.kind is ColumnKind.TEXT]
+    by_part: dict[Path, dict[int, list[pa.Table]]] = {}
+    for path in paths:
+        folder, level = path.parent, 0
+        if folder.name.startswith("window_seconds="):
+            folder, level = folder.parent, int(folder.name.partition("=")[2])
+        try:
+            rows = _read(path, schema.names, texts).cast(schema)
+        except (pa.ArrowException, ValueError) as exc:
+            raise Corrupt(f"cannot read {path}: its columns are not those of {table.name}: {exc}") from exc
+        if rows.num_rows:
+            by_part.setdefault(folder, {}).setdefault(level, []).append(rows)
+    for folder, levels in sorted(by_part.items()):
+        pieces = [pa.concat_tables(levels[level]).unify_dictionaries() for level in sorted(levels)]
+        cluster = pieces[0].column("cluster")[0].as_py()
+        date = folder.parent.name.partition("=")[2]
+        yield Part(table=table, date=date, cluster=cluster, rows=tuple(pieces))
+
+
+def _read(path: Path, columns: list[str], texts: Sequence[str] = ()) -> pa.Table:
     try:
-        found = pq.ParquetFile(path).read()
-    except (OSError, pa.ArrowException) as exc:
+        found = pq.ParquetFile(path, read_dictionary=list(texts)).read()
+    except (OSError, KeyError, pa.ArrowException) as exc:
         raise Corrupt(f"cannot read {path}: {exc}") from exc
-    if found.column_names != _COLUMNS:
-        raise Corrupt(f"cannot read {path}: its columns are not {_COLUMNS}")
-    return list(found.to_batches())
+    if found.column_names != columns:
+        raise Corrupt(f"cannot read {path}: its columns are not {columns}")
+    return found

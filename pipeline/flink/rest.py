@@ -62,7 +62,7 @@ class FlinkRest:
         return "; ".join([*lines[:1], *causes[-2:]])
 
     def stop(self, job: str, savepoints: str, *, seconds_max: float) -> None:
-        """Stops a job with a savepoint.
+        """Stops a job with a savepoint, in the state's own format: the other one reads every sample that was counted.
 
         Args:
             savepoints: URI of the folder for the savepoint.
@@ -70,7 +70,7 @@ class FlinkRest:
         Raises:
             Unavailable: it failed or took longer; the job may run still.
         """
-        asked = self._ask(f"/jobs/{job}/stop", {"targetDirectory": savepoints, "drain": False})
+        asked = self._ask(f"/jobs/{job}/stop", {"targetDirectory": savepoints, "drain": False, "formatType": "NATIVE"})
         operation = self._done(f"/jobs/{job}/savepoints/{asked['request-id']}", seconds_max)
         if operation is None:
             raise Unavailable(f"cannot stop Flink job {job} with a savepoint: it is not done after {seconds_max:.0f} s")

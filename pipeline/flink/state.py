@@ -1,9 +1,10 @@
 """The folder in which a Flink job keeps what it must not lose, and what the rollup remembers about the job.
 
-    RUN.json                       the job that was started last, and the SQL it runs
+    RUN.json                       the job that was started last, and what it does
     checkpoints/JOB/chk-7/…        checkpoints of each job; whole ones hold `_metadata`
     savepoints/savepoint-…/…       savepoints, made by an orderly stop
-    staging/TABLE/part-…           files of the job; those whose name begins with a dot are not finished
+    staging/TABLE/…/part-…         files of the job; those whose name begins with a dot are not finished
+    scratch/JOB/…                  working files of a job in a process of ours; of no use once it has ended
     batches/12.json                files that were published as one append (`flink.publish`)
 
 JobManager, TaskManagers and rollup see it under the same path. Called by `rollup_flink`.
@@ -15,6 +16,7 @@ import json
 import shutil
 import struct
 import time
+from contextlib import suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
@@ -26,6 +28,7 @@ _METADATA = "_metadata"
 _METADATA_HEADER = struct.Struct(">IiQ")
 _METADATA_MAGIC = 0x4960672D
 _READ_TRIES = 5
+_EMPTY_SECONDS = 86_400.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -36,16 +39,13 @@ class FlinkRun:
         job: its id, 32 hexadecimal digits.
         token: word in the environment of our processes for it, by which what a killed rollup left is found; empty
             where they have ended in order.
-        statements: fingerprint of its SQL.
-        is_drained: it was stopped with nothing under way: its state holds nothing but offsets and the memory of
-            repeats.
+        fingerprint: of what it does; see `FlinkDescription.fingerprint`.
         rest: address of the JobManager that runs it; empty where it ran in a process of ours.
     """
 
     job: str
     token: str
-    statements: str
-    is_drained: bool = False
+    fingerprint: str
     rest: str = ""
 
 
@@ -98,11 +98,19 @@ class FlinkState:
         points = self._points()
         return max(points, key=lambda point: point.number, default=None)
 
+    def scratch(self, job: str) -> Path:
+        """A folder for the working files of a job that is about to start; those of former ones go."""
+        shutil.rmtree(self.folder / "scratch", ignore_errors=True)
+        found = self.folder / "scratch" / job
+        found.mkdir(parents=True)
+        return found
+
     def tidy(self) -> None:
         """Removes what former jobs left, once the job that was started last has a checkpoint of its own.
 
         Unfinished files of former jobs are older than that checkpoint: restoring has finished those that count.
         """
+        self._remove_empty_folders()
         run, newest = self.run(), self.newest()
         if run is None or newest is None or newest.folder.parent != self.checkpoints / run.job:
             return
@@ -110,22 +118,28 @@ class FlinkState:
             if folder != newest.folder.parent:
                 shutil.rmtree(folder, ignore_errors=True)
         started_seconds = (self.folder / "RUN.json").stat().st_mtime
-        for path in self.staging.glob("*/.*"):
+        for path in self.staging.rglob(".*"):
             try:
                 if path.is_file() and path.stat().st_mtime < started_seconds:
                     path.unlink(missing_ok=True)
             except FileNotFoundError:
                 continue  # it was finished just now
 
-    def forget(self) -> None:
-        """Removes all checkpoints and savepoints: the next job begins without state."""
-        for folder in [*self.checkpoints.iterdir(), *self.savepoints.iterdir()]:
-            shutil.rmtree(folder)
+    def _remove_empty_folders(self) -> None:
+        """Removes folders of days without files, once nothing came for a day: the job may be about to write there."""
+        before_seconds = time.time() - _EMPTY_SECONDS
+        for day in self.staging.glob("*/dt=*"):
+            if day.stat().st_mtime > before_seconds:
+                continue
+            for folder in sorted((path for path in (day, *day.rglob("*")) if path.is_dir()), reverse=True):
+                if folder.stat().st_mtime < before_seconds:
+                    with suppress(OSError):  # a file or a younger folder lies in it
+                        folder.rmdir()
 
     def finished_files(self) -> list[Path]:
         """Files of completed checkpoints, below `staging`, in order."""
         return sorted(
-            path.relative_to(self.staging) for path in self.staging.glob("*/*") if not path.name.startswith(".")
+            path.relative_to(self.staging) for path in self.staging.rglob("part-*") if not path.name.startswith(".")
         )
 
     def _points(self) -> list[RestorePoint]:

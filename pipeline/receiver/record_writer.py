@@ -26,15 +26,11 @@ from pipeline.records.joined_rows import joined_sections
 from pipeline.records.rows import Section, pack
 
 ROWS_PER_RECORD_MAX = 250_000
-"""Rows of the largest record, unless its format takes fewer."""
+"""Rows of the largest record."""
 GATHERED_SAMPLES_MAX = 65_536
 """Samples at which a group waits for no further body; a body with a quarter of it goes alone."""
 GATHERED_BYTES_MAX = 8 << 20
 """Bytes of rows in memory at which it does, labels included; so does a body with a quarter of it."""
-GATHERED_RENDERED_MAX = 32 << 20
-"""Bytes at which it does in a format that repeats labels per row; so does a body with a quarter of it."""
-RENDERED_BYTES_MAX = 16 << 20
-"""Bytes of a record's rows in such a format beyond which a body is refused, unless its bus takes larger records."""
 _ALONE = 0.25
 
 
@@ -51,12 +47,7 @@ class RecordWriter:
     """Writes records.
 
     Args:
-        pack_record: how a record is written (`bus.record_format`), from its rows and the name of a body.
-        pack_lanes: how the records of several lanes are written, where all at once is cheaper; the parts of a section
-            then share its identities.
-        rows_per_record_max: most rows of a record, so that a bus with a bound takes each.
-        rendered_bytes: about how many bytes a section's rows take in a record, where its format repeats labels per row.
-        rendered_bytes_max: most that those of a record may take, by the mean of the body.
+        rows_per_record_max: most rows of a record.
         gathers: whether bodies go together.
         linger_seconds: how long a group waits for bodies.
         appends_at_once: groups that are under way to the bus at once.
@@ -67,23 +58,14 @@ class RecordWriter:
         self,
         bus: BusWriter,
         *,
-        pack_record: Callable[[tuple[Section, ...], bytes], bytes] = pack,
-        pack_lanes: Callable[[Mapping[int, tuple[Section, ...]], bytes], dict[int, bytes]] | None = None,
         rows_per_record_max: int = ROWS_PER_RECORD_MAX,
-        rendered_bytes: Callable[[Section], int] = lambda _section: 0,
-        rendered_bytes_max: int = RENDERED_BYTES_MAX,
         gathers: bool = True,
         linger_seconds: float = 0.0,
         appends_at_once: int = 1,
         wait: Callable[[threading.Event, float], object] = threading.Event.wait,
     ) -> None:
         self._bus = bus
-        self._pack_record = pack_record
-        self._pack_lanes = pack_lanes
-        self._shares_identities = pack_lanes is not None
         self._rows_per_record_max = rows_per_record_max
-        self._rendered_bytes = rendered_bytes
-        self._rendered_bytes_max = rendered_bytes_max
         self._gathers = gathers
         self._linger_seconds = linger_seconds
         self._wait = wait
@@ -103,17 +85,11 @@ class RecordWriter:
 
         Raises:
             BusFull: as `BusWriter.append_all`, at the end; some rows may be on the bus nevertheless.
-            Unavailable: likewise, where the storage can't take a record, too; now where labels make rows too long.
+            Unavailable: likewise, where the storage can't take a record, too.
         """
         if not self._gathers:
             return partial(self._all_appended, [self._packed(pieces, body_hash) for pieces in self._pieces(sections)])
-        rendered = sum(map(self._rendered_bytes, sections))
-        self._check_rows(sections, rendered)
-        share = max(
-            samples / GATHERED_SAMPLES_MAX,
-            sum(map(_bytes_of, sections)) / GATHERED_BYTES_MAX,
-            rendered / GATHERED_RENDERED_MAX,
-        )
+        share = max(samples / GATHERED_SAMPLES_MAX, sum(map(_bytes_of, sections)) / GATHERED_BYTES_MAX)
         if share >= _ALONE:
             return partial(self._written, sections, body_hash)
         return partial(self._gathered, sections, body_hash, share)
@@ -121,15 +97,6 @@ class RecordWriter:
     def write(self, sections: tuple[Section, ...], body_hash: bytes, samples: int) -> Written:
         """Writes the rows of a body from begin to end, see `prepared`."""
         return self.prepared(sections, body_hash, samples)()
-
-    def _check_rows(self, sections: tuple[Section, ...], rendered: int) -> None:
-        rows = sum(len(section.ts_ms) for section in sections)
-        of_record = rendered * min(rows, self._rows_per_record_max) // max(1, rows)
-        if of_record > self._rendered_bytes_max:
-            raise Unavailable(
-                f"cannot take {rows} rows of {rendered} bytes: their labels make a record larger than "
-                f"{self._rendered_bytes_max} bytes; shorten them, or lower receiver.label_bytes_max"
-            )
 
     def _gathered(self, sections: tuple[Section, ...], body_hash: bytes, share: float) -> Written:
         with self._lock:
@@ -201,22 +168,18 @@ class RecordWriter:
         return sum(map(len, payloads.values()))
 
     def _pieces(self, sections: tuple[Section, ...]) -> Iterator[Mapping[int, tuple[Section, ...]]]:
-        by_lane = split_sections(sections, self._bus.lanes, shares_identities=self._shares_identities)
-        return self._cut(by_lane, self._rows_per_record_max)
+        return self._cut(split_sections(sections, self._bus.lanes), self._rows_per_record_max)
 
     def _cut(
         self, by_lane: Mapping[int, tuple[Section, ...]], rows_max: int
     ) -> Iterator[Mapping[int, tuple[Section, ...]]]:
         """What is appended at once: of every lane the next piece of at most so many rows."""
-        shares = self._shares_identities
-        pieces = [cut_sections(sections, rows_max, shares_identities=shares) for sections in by_lane.values()]
+        pieces = [cut_sections(sections, rows_max) for sections in by_lane.values()]
         for row in zip_longest(*pieces):
             yield {lane: piece for lane, piece in zip(by_lane, row, strict=True) if piece is not None}
 
     def _packed(self, pieces: Mapping[int, tuple[Section, ...]], body_hash: bytes) -> dict[int, bytes]:
-        if self._pack_lanes is not None:
-            return self._pack_lanes(pieces, body_hash)
-        return {lane: self._pack_record(sections, body_hash) for lane, sections in pieces.items()}
+        return {lane: pack(sections, body_hash) for lane, sections in pieces.items()}
 
 
 @dataclass(slots=True, kw_only=True, eq=False)

@@ -1,7 +1,7 @@
 """The rows of several bodies as those of one: what they say of one identity and time stands in one row again.
 
 A sender that spreads its series over many requests spreads the measures of a slice as well, and a row with one measure
-costs an SQL engine as much as one with all. Called by the receiver for bodies that go into one record. No sample is
+costs a roll-up nearly as much as one with all. Called by the receiver for bodies that go into one record. No sample is
 lost or made: one that comes with two values keeps both, the first one first, in a row each.
 """
 

@@ -61,11 +61,10 @@ class IdentitySet:
         batch: column `hash` (uint64), then the text columns.
     """
 
-    __slots__ = ("_lengths", "_packed", "_parts", "batch")
+    __slots__ = ("_packed", "_parts", "batch")
 
     def __init__(self, batch: pa.RecordBatch) -> None:
         self.batch = batch
-        self._lengths: NDArray[np.int64] | None = None
         self._packed: bytes | None = None
         self._parts: tuple[int, IdentityParts] | None = None
 
@@ -75,16 +74,6 @@ class IdentitySet:
         if self._packed is None:
             self._packed = pack_identities(self.batch)
         return self._packed
-
-    def lengths(self, lengths_of: Callable[[pa.RecordBatch], NDArray[np.int64]]) -> NDArray[np.int64]:
-        """Bytes that each row takes in a format of records, shape (rows,); measured once.
-
-        Args:
-            lengths_of: measures rows; the same for every call.
-        """
-        if self._lengths is None:
-            self._lengths = lengths_of(self.batch)
-        return self._lengths
 
     def parts(self, count: int, part_of: Callable[[pa.RecordBatch, int], NDArray[np.int64]]) -> IdentityParts:
         """The identities dealt out; made once, since a set is dealt out in the same way each time.

@@ -3,7 +3,7 @@
 A usage row holds all measures of one slice or card at one time; rows may be partial (a request holds what it holds) and
 the rollup merges them by maximum. A record is self-contained: its identities travel beside its rows, and it carries the
 schema's version and the hash of the request's body. Called by the receiver (`rows_of`, `pack`) and the rollup
-(`unpack`).
+(`unpack`); a job on Flink reads the same by `pipeline/flink/java/gputide/Record.java`, which changes with this file.
 
 Layout of a record: magic `GTR2`, schema version u16, number of sections u16, hash of the body (16 bytes), bytes of the
 blocks u64; per section kind u8, mask of measures u32, rows u32, bytes of its identities u32; then the identities of
@@ -49,8 +49,8 @@ _SECTION = struct.Struct("<BIII")
 _BLOCKS_BYTES_MAX = 1 << 28
 _IDENTITY_SETS = 1024
 
-_KINDS: tuple[Table, ...] = (POD_USAGE, CARD_USAGE, *INVENTORY_TABLES)
-_KIND_OF = {table.name: kind for kind, table in enumerate(_KINDS)}
+KINDS: tuple[Table, ...] = (POD_USAGE, CARD_USAGE, *INVENTORY_TABLES)
+_KIND_OF = {table.name: kind for kind, table in enumerate(KINDS)}
 _LOWEST, _HIGHEST = (
     np.array([column.value_min for column in MEASURES]),
     np.array([column.value_max for column in MEASURES]),
@@ -328,9 +328,9 @@ def _section(
 ) -> tuple[Section, int]:
     kind, mask, rows, _ = head
     # A row has a value at least, and a value takes a byte at least: no memory for a number that is a lie.
-    if kind >= len(_KINDS) or mask >> len(MEASURES) or not 0 < rows <= len(plain):
+    if kind >= len(KINDS) or mask >> len(MEASURES) or not 0 < rows <= len(plain):
         raise Corrupt(f"cannot read section of kind {kind} with measures {mask:#x} and {rows} rows")
-    table = _KINDS[kind]
+    table = KINDS[kind]
     columns = _columns(kind, mask)
     identities = _remembered_identities(kind, packed)
     identity, ts_ms = np.empty(rows, dtype=np.int32), np.empty(rows, dtype=np.int64)
@@ -352,13 +352,13 @@ def _section(
 
 @lru_cache(maxsize=_IDENTITY_SETS)
 def _remembered_identities(kind: int, packed: bytes) -> pa.RecordBatch:
-    return unpack_identities(packed, identities_schema(_KINDS[kind]))
+    return unpack_identities(packed, identities_schema(KINDS[kind]))
 
 
 @lru_cache(maxsize=1024)
 def _columns(kind: int, mask: int) -> NDArray[np.int64]:
     """What the columns of values of a section are; those of sightings, last seen and ended, are 0 and 1."""
-    if _KINDS[kind].name not in IDENTITY_TABLES:
+    if KINDS[kind].name not in IDENTITY_TABLES:
         return np.arange(2)
     return np.array([place for place in range(len(MEASURES)) if mask >> place & 1], dtype=np.int64)
 

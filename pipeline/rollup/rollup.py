@@ -16,7 +16,7 @@ class RollupStep:
 
     Attributes:
         records: records that it took, of all lanes.
-        corrupt: records, or single rows of them, that could not be read and were passed over.
+        corrupt: records that could not be read and were passed over.
         samples: partial rows that came in.
         repeats: partial rows that brought nothing new: merged into others or counted before.
         late: samples of days that were closed, which are not counted.
@@ -59,7 +59,7 @@ class RollupMetrics:
         self.samples = own.counter("samples_total", "Partial rows that came in.")
         self.repeats = own.counter("repeats_total", "Partial rows that brought nothing new.")
         self.late = own.counter("late_total", "Samples of closed days (rollup.late_days), which were not counted.")
-        self.corrupt = own.counter("corrupt_total", "Records, or single rows of them, that could not be read.")
+        self.corrupt = own.counter("corrupt_total", "Records that could not be read.")
         self.rows = own.counter("rows_total", "Rows that were written, all tables and levels.")
         self.waiting_bytes = own.followed_gauge(
             "waiting_bytes",

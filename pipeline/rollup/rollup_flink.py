@@ -1,7 +1,7 @@
-"""The rollup on Flink (`run rollup --engine flink`): runs the job of `flink.sql`, and publishes what it finishes.
+"""The rollup on Flink (`run rollup --engine flink`): runs the job of `pipeline/flink/java`, and publishes its files.
 
-The job reads a Kafka topic and puts additive files into a staging folder at every checkpoint. This side starts it from
-its newest checkpoint or savepoint, starts it again where it dies, and takes finished files into the warehouse
+The job reads a Kafka topic and puts additive rows into files of a staging folder at every checkpoint. This side starts
+it from its newest checkpoint or savepoint, starts it again where it dies, and takes finished files into the warehouse
 (`flink.publish`). Without the address of a JobManager the job runs in a small cluster inside a process of ours; with
 one, that cluster runs it and goes on when we stop watching. Chosen by `gputide.container.flink`.
 """
@@ -11,18 +11,19 @@ from __future__ import annotations
 import secrets
 import socket
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import replace
+from pathlib import Path
 from typing import Protocol
 
 from fleet.errors import Misconfigured, Unavailable
 from fleet.logs import logger
-from pipeline.flink.configuration import FlinkJobOptions, job_configuration
+from pipeline.flink.configuration import FlinkJobOptions, FlinkPlaces, job_configuration
+from pipeline.flink.description import FlinkDescription
 from pipeline.flink.process import FlinkProcess, end_left_over
 from pipeline.flink.publish import FlinkPublisher
 from pipeline.flink.rest import FlinkRest
-from pipeline.flink.sql import FlinkStatements
 from pipeline.flink.state import FlinkRun, FlinkState
 from pipeline.rollup.rollup import RollupStep
 
@@ -32,7 +33,6 @@ _SUBMIT_SECONDS = 300.0
 _STOP_SECONDS = 120.0
 _POLL_SECONDS = 0.1
 _CHECK_SECONDS = 1.0
-_FLUSH_MARGIN_SECONDS = 1.0
 _OVER = {"FINISHED", "FAILED", "CANCELED", "SUSPENDED", None}
 
 
@@ -52,35 +52,34 @@ class FlinkRollup:
     """Rolls a topic up through Flink; a `Rollup`.
 
     Args:
-        statements: the job, reading from the oldest record (False) or from where its group is (True).
-        progress: the topic as each consumer group of the job sees it.
+        description: what the job does.
+        program: the Java program, a jar whose name says which version it is.
+        progress: the topic as the job's group sees it.
         process_of: starts Flink's process; its argument is the token that it shall carry.
-        fingerprint: distinguishes the job's SQL from another; state is kept for the same SQL only.
     """
 
     def __init__(
         self,
         state: FlinkState,
-        statements: Callable[[bool], FlinkStatements],
+        description: FlinkDescription,
         options: FlinkJobOptions,
         *,
+        program: Path,
         publisher: FlinkPublisher,
-        progress: Sequence[TopicProgress],
+        progress: TopicProgress,
         process_of: Callable[[str], FlinkProcess],
-        fingerprint: str,
     ) -> None:
         self._state = state
-        self._statements = statements
+        self._description = description
         self._options = options
+        self._program = program
         self._publisher = publisher
         self._progress = progress
         self._process_of = process_of
-        self._fingerprint = fingerprint
         self._process: FlinkProcess | None = None
         self._rest: FlinkRest | None = None
         self._job = ""
         self._checked = 0.0
-        self._settled_at: Mapping[int, int] | None = None
 
     @property
     def job(self) -> str:
@@ -95,29 +94,28 @@ class FlinkRollup:
     def start(self) -> None:
         """Starts the job where it was, or watches the one that a cluster still runs.
 
+        One that a cluster runs as former settings or a former program said is stopped with a savepoint first.
+
         Raises:
-            Misconfigured: its state does not fit: it is of other SQL, or was lost.
+            Misconfigured: its state was lost, or another cluster runs it.
             Unavailable: Flink can't be started or reached.
         """
-        former, newest = self._state.run(), self._state.newest()
+        former = self._state.run()
         if former is not None:
             end_left_over(former.token)
             if self._is_running(former):
-                self._check_fingerprint(former)
                 self._job, self._rest = former.job, FlinkRest(self._options.rest or "", self._options.rest_tls)
-                return
-        by_group = False
+                if former.fingerprint == self._fingerprint():
+                    return
+                _log.info("flink job does not do what it shall any more; starting it again", job=former.job)
+                self._stop_in_order(self._rest)
+        newest = self._state.newest()
         if newest is None and self._publisher.published:
             raise Misconfigured(
                 f"cannot start the Flink job without its state: the warehouse has {self._publisher.published} batches "
                 f"of it, but {self._state.folder} holds no checkpoint; set flink.state_folder to where it lies"
             )
-        if former is not None and newest is not None and former.statements != self._fingerprint:
-            self._check_fingerprint(former)
-            _log.warning("flink job changed; repeats of earlier samples are not remembered", job=former.job)
-            self._state.forget()
-            newest, by_group = None, True
-        self._submit(None if newest is None else newest.folder.as_uri(), by_group=by_group)
+        self._submit(None if newest is None else newest.folder.as_uri())
 
     def step(self) -> RollupStep | None:
         """Publishes the next finished files; None where there are none. See `Rollup.step`.
@@ -149,33 +147,23 @@ class FlinkRollup:
     def settle(self, *, seconds_max: float) -> None:
         """Waits until everything that is on the topic now lies in finished files.
 
-        Nothing of that waits for the checkpoints that come by the clock: they are asked for. Processing-time windows
-        don't close when input ends, so what is waited for is: a checkpoint with the topic's ends as the job's offsets,
-        which so has every row behind the sources; then the end of the windows that were open then; then a checkpoint
-        that was begun after it, whose files have their names once one more is through.
+        Nothing of that waits for the checkpoints that come by the clock: they are asked for. The first one with the
+        topic's ends as the job's offsets has all rows in its files, which have their names once one more is through.
 
         Raises:
             Unavailable: that takes longer, or the job has ended.
         """
         deadline = time.monotonic() + seconds_max
-        ends = self._progress[0].ends()
-        self._read_up_to(ends, deadline)
-        closed = time.monotonic() + self._seconds_to_flush()
-        self._wait(lambda: time.monotonic() >= closed, deadline, "flush")
-        for _ in range(2):
-            self._wait(lambda: self._checkpoint(deadline) is not None, deadline, "make checkpoints")
-        self._settled_at = ends
+        self._read_up_to(self._progress.ends(), deadline)
+        self._wait(lambda: self._checkpoint(deadline) is not None, deadline, "make a checkpoint")
 
     def stop(self) -> None:
         """Stops the job with a savepoint and publishes what that finishes; without a job nothing happens."""
         rest, run = self._rest, self._state.run()
         if rest is None or run is None:
             return
-        is_drained = False
         try:
             self._stop_in_order(rest)
-            # Asked only now: what came between the last flush and the stop lies in the savepoint.
-            is_drained = self._settled_at is not None and self._progress[0].ends() == self._settled_at
         except Unavailable as exc:
             _log.warning("flink job not stopped in order; its last checkpoint counts", why=str(exc))
             if self._options.rest is None:
@@ -184,7 +172,7 @@ class FlinkRollup:
         finally:
             self._end_process()
             self._rest = None
-        self._state.remember(replace(run, token="", is_drained=is_drained))
+        self._state.remember(replace(run, token=""))
         while self._publisher.publish() is not None:
             pass
 
@@ -195,22 +183,24 @@ class FlinkRollup:
         else:
             self._end_process()
 
-    def _submit(self, restore: str | None, *, by_group: bool) -> None:
+    def _fingerprint(self) -> str:
+        return self._description.fingerprint(self._program.name)
+
+    def _submit(self, restore: str | None) -> None:
         job, token = secrets.token_hex(16), secrets.token_hex(16)
         process = self._process_of(token)
         try:
             # Written down before the job is sent: a later start finds the processes of a killed rollup by it.
             rest = self._options.rest or ""
-            run = FlinkRun(job=job, token=process.token, statements=self._fingerprint, rest=rest)
-            self._state.remember(run)
-            statements = self._statements(by_group)
+            self._state.remember(FlinkRun(job=job, token=process.token, fingerprint=self._fingerprint(), rest=rest))
             address = self._options.rest or f"http://127.0.0.1:{_free_port()}"
-            configuration = job_configuration(
-                self._options, job=job, address=address, checkpoints=self._state.checkpoints, restore=restore
-            )
+            places = FlinkPlaces(
+                job=job, address=address, program=self._program, checkpoints=self._state.checkpoints,
+                scratch=self._state.scratch(job), restore=restore,
+            )  # fmt: skip
+            configuration = job_configuration(self._options, places)
             self._job = process.submit(
-                {"configuration": configuration, "definitions": statements.definitions, "inserts": statements.inserts},
-                seconds_max=_SUBMIT_SECONDS,
+                {"configuration": configuration, **self._description.document()}, seconds_max=_SUBMIT_SECONDS
             )
         except BaseException:
             process.end()
@@ -232,14 +222,6 @@ class FlinkRollup:
                 f"as {former.job}, and two would count everything twice; stop it there first"
             )
         return True
-
-    def _check_fingerprint(self, former: FlinkRun) -> None:
-        if former.statements != self._fingerprint and not former.is_drained:
-            raise Misconfigured(
-                f"cannot go on with Flink job {former.job}: its SQL was another (a setting of rollup or flink, or the "
-                "program, has changed) and sums are under way in its state; run `gputide run rollup --engine flink "
-                "--drain` with the former settings and program first"
-            )
 
     def _stop_in_order(self, rest: FlinkRest) -> None:
         """A job whose tasks are still being started takes no savepoint: it is asked again."""
@@ -268,7 +250,7 @@ class FlinkRollup:
         return None if state not in _OVER else rest.failure(self._job) or f"it is {state}"
 
     def _read_up_to(self, ends: Mapping[int, int], deadline: float) -> None:
-        """Waits for a checkpoint with these offsets, which the job's groups show.
+        """Waits for a checkpoint with these offsets, which the job's group shows.
 
         Checkpoints are asked for at most a fifth of the time, so that a long way to go is not made longer.
         """
@@ -281,8 +263,8 @@ class FlinkRollup:
                 self._checkpoint(deadline)
                 took = time.monotonic() - begun
                 asked_again = time.monotonic() + max(_CHECK_SECONDS, 4 * took)
-            groups = [progress.committed() for progress in self._progress]
-            return all(group.get(number, 0) >= end for group in groups for number, end in ends.items())
+            committed = self._progress.committed()
+            return all(committed.get(number, 0) >= end for number, end in ends.items())
 
         self._wait(is_there, deadline, "read the topic to its end")
 
@@ -294,16 +276,6 @@ class FlinkRollup:
             return self._rest.checkpoint(self._job, seconds_max=max(1.0, deadline - time.monotonic()))
         except Unavailable:
             return None  # its tasks are being started, or it has ended, which `_wait` looks for
-
-    def _seconds_to_flush(self) -> float:
-        """How long until every window that is open now has closed.
-
-        Windows end at multiples of their length. In our own process that is by the clock that we have; a cluster's
-        clocks may be others, so there it is a whole window.
-        """
-        flush_seconds = self._options.flush_seconds
-        left = flush_seconds if self._options.rest is not None else flush_seconds - time.time() % flush_seconds
-        return left + _FLUSH_MARGIN_SECONDS
 
     def _wait(self, is_done: Callable[[], bool], deadline: float, purpose: str) -> None:
         while not is_done():

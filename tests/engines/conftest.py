@@ -24,7 +24,7 @@ from tests.engines.running import Hive, Kafka
 from tests.exporter.nvml.standin import DATA_VARIABLE
 
 if TYPE_CHECKING:
-    from tests.engines.flink_parts import RowsBus, SharedProcess
+    from tests.engines.flink_parts import SharedProcess, TopicBus
 
 CACHE = os.environ.get("GPUTIDE_ENGINES_CACHE")  # read before the suite hides the developer's variables
 LONGEST = "test_soak.py"
@@ -123,11 +123,11 @@ def shared(flink: FlinkStock, tmp_path_factory: pytest.TempPathFactory) -> Itera
 
 
 @pytest.fixture
-def bus(kafka: Kafka, fresh_topic: Callable[..., str]) -> Iterator[RowsBus]:
-    """Return a bus of rows on a topic of its own, as Flink's job reads it."""
-    from tests.engines.flink_parts import RowsBus, rows_settings  # noqa: PLC0415 - needs the driver of Kafka
+def bus(kafka: Kafka, fresh_topic: Callable[..., str]) -> Iterator[TopicBus]:
+    """Return a bus on a topic of its own."""
+    from tests.engines.flink_parts import TopicBus, topic_settings  # noqa: PLC0415 - needs the driver of Kafka
 
-    opened = RowsBus(rows_settings(kafka, fresh_topic(2)))
+    opened = TopicBus(topic_settings(kafka, fresh_topic(2)))
     yield opened
     opened.close()
 

@@ -1,4 +1,4 @@
-"""What tests of the rollup on Flink are built from: a topic of rows, a Java machine that many share, a rollup."""
+"""What tests of the rollup on Flink are built from: a Java machine that many share, a rollup."""
 
 from __future__ import annotations
 
@@ -13,39 +13,26 @@ from pipeline.bus.bus_kafka import KafkaWriter
 from pipeline.bus.dead_letters_kafka import KafkaDeadLetters
 from pipeline.bus.kafka_survey import KafkaProgress
 from pipeline.flink.configuration import FlinkJobOptions
+from pipeline.flink.description import FlinkDescription, FlinkTopic
 from pipeline.flink.process import FlinkEnvironment, FlinkProcess
 from pipeline.flink.publish import FlinkPublisher
-from pipeline.flink.sql import fingerprint, flink_statements
-from pipeline.flink.sql_words import DEAD_SUFFIX, FlinkTopic
 from pipeline.flink.state import FlinkState
-from pipeline.records.json_rows import pack_rows
 from pipeline.rollup.rollup_flink import FlinkRollup
 from pipeline.warehouse.warehouse_duckdb import DuckdbWarehouse
 from tests.engines.running import Kafka
 from tests.pipeline.builders import USAGE_TABLES, Sample, expected_rows, stored_rows
 
 SETTLE_SECONDS = 240.0
+LATE_DAYS = 2
 JAVA_OPTIONS = "-Xmx640m -Xms128m -XX:+UseSerialGC -XX:TieredStopAtLevel=1"
 
 
-class RowsBus:
-    """A Kafka topic as the intake writes it for Flink; the format of its records says so to `intake_of`."""
-
-    pack_record = staticmethod(pack_rows)
+class TopicBus(KafkaWriter):
+    """A Kafka topic as the intake writes it, with the settings that it is reached by."""
 
     def __init__(self, settings: KafkaSettings) -> None:
+        super().__init__(settings)
         self.settings = settings
-        self._writer = KafkaWriter(settings)
-
-    @property
-    def lanes(self) -> int:
-        return self._writer.lanes
-
-    def append_all(self, payloads: Any) -> None:
-        self._writer.append_all(payloads)
-
-    def close(self) -> None:
-        self._writer.close()
 
 
 class SharedProcess(FlinkProcess):
@@ -60,16 +47,19 @@ class SharedProcess(FlinkProcess):
 
 def environment_of(flink: FlinkStock) -> FlinkEnvironment:
     """A small Java machine that is quick to start."""
-    return FlinkEnvironment(python=flink.python, environ=flink.environ(os.environ), java_options=JAVA_OPTIONS)
+    return FlinkEnvironment(
+        java=flink.java, class_path=flink.class_path, program=flink.program,
+        log_configuration=flink.home / "conf" / "log4j-cli.properties", environ=os.environ, java_options=JAVA_OPTIONS,
+    )  # fmt: skip
 
 
-def rows_settings(kafka: Kafka, topic: str) -> KafkaSettings:
+def topic_settings(kafka: Kafka, topic: str) -> KafkaSettings:
     """A topic of two partitions, read by a group of its name."""
     return KafkaSettings(servers=(kafka.bootstrap,), topic=topic, group=topic, partitions=2, record_bytes_max=1 << 20)
 
 
 def rollup_of(
-    bus: RowsBus,
+    bus: TopicBus,
     warehouse: DuckdbWarehouse,
     folder: Path,
     process_of: Callable[[str], FlinkProcess],
@@ -79,43 +69,29 @@ def rollup_of(
     **options: Any,
 ) -> FlinkRollup:
     """A rollup with short intervals."""
-    state = FlinkState(folder)
-    topic = bus.settings.topic
-
-    def statements(is_resumed_by_group: bool) -> Any:
-        source = FlinkTopic(
-            servers=",".join(bus.settings.servers), topic=topic, group=topic, is_resumed_by_group=is_resumed_by_group
-        )
-        return flink_statements(source, staging=state.staging.as_uri(), window_seconds=window_seconds, flush_seconds=1)
-
+    state, settings, topic = FlinkState(folder), bus.settings, bus.settings.topic
+    source = FlinkTopic(servers=",".join(settings.servers), topic=topic, group=topic)
     return FlinkRollup(
         state,
-        statements,
-        FlinkJobOptions(
-            **{
-                "parallelism": 1,
-                "checkpoint_milliseconds": 300,
-                "flush_seconds": 1,
-                "memory_seconds": 3600,
-                "restarts": "none",
-                **options,
-            }
+        FlinkDescription(
+            topic=source, staging=state.staging.as_uri(), window_seconds=window_seconds, late_days=LATE_DAYS
         ),
+        FlinkJobOptions(**{"parallelism": 1, "checkpoint_milliseconds": 300, "restarts": "none", **options}),
+        program=Path("/program.jar"),
         publisher=FlinkPublisher(
             state,
             warehouse,
             source=f"flink-{topic}",
-            dead_letters=KafkaDeadLetters(bus.settings, topic),
+            dead_letters=KafkaDeadLetters(settings, topic),
             crash_point=crash_point,
         ),
-        progress=[KafkaProgress(bus.settings, topic, group) for group in (topic, topic + DEAD_SUFFIX)],
+        progress=KafkaProgress(settings, topic, topic),
         process_of=process_of,
-        fingerprint=fingerprint(window_seconds=window_seconds, flush_seconds=1),
     )
 
 
 def drain(rollup: FlinkRollup) -> int:
-    """Takes in everything that is on the topic now; gives how many records or rows could not be read."""
+    """Takes in everything that is on the topic now; gives how many records could not be read."""
     rollup.settle(seconds_max=SETTLE_SECONDS)
     corrupt = 0
     while (step := rollup.step()) is not None:

@@ -11,16 +11,11 @@ import sys
 import pytest
 from kafka import KafkaConsumer, KafkaProducer, TopicPartition
 
-from fleet.data_folder import DataFolder
 from fleet.errors import Unavailable
-from fleet.schema import POD_USAGE
-from fleet.settings.pipeline import BusKind, BusSettings, RecordFormat
-from fleet.settings.settings import Settings
-from gputide.container.bus import JSON_ROWS_PER_RECORD_MAX, open_bridge
 from pipeline.bus.bridge_kafka import AdapterBridge
 from pipeline.bus.dead_letters_kafka import KafkaDeadLetters
 from pipeline.warehouse.warehouse_duckdb import DuckdbWarehouse
-from tests.engines.kafka_parts import everything_in, kafka_settings
+from tests.engines.kafka_parts import kafka_settings
 from tests.pipeline.builders import (
     USAGE_TABLES,
     expected_rows,
@@ -137,23 +132,6 @@ def test_bus_that_is_full_keeps_messages_on_their_topic(kafka, fresh_topic, tmp_
     drained(bridge, len(samples))
     bridge.close()
     check(bus, tmp_path, samples)
-
-
-def test_messages_of_one_poll_become_records_of_json_that_a_topic_takes(kafka, fresh_topic, tmp_path):
-    adapters, ours = (
-        kafka_settings(kafka, fresh_topic(**{"max.message.bytes": "1400000"}), record_bytes_max=1_400_000)
-        for _ in range(2)
-    )
-    samples = small_fleet(pods=40, hours=24)
-    written_by_an_adapter(adapters, samples)
-    settings = Settings(bus=BusSettings(kind=BusKind.KAFKA, record_format=RecordFormat.ROWS), kafka=ours)
-    with open_bridge(DataFolder(path=tmp_path), settings, adapters.topic) as bridge:
-        taken = 0
-        while taken < len(samples):
-            taken += bridge.step(lambda _seconds: True)
-            assert not bridge.counts["bus_not_ready"]
-    records = [json.loads(record) for record in everything_in(ours)]
-    assert sum(len(record.get(POD_USAGE.name, ())) for record in records) > JSON_ROWS_PER_RECORD_MAX
 
 
 def test_program_takes_an_adapters_topic_and_stops_when_told(kafka, fresh_topic, tmp_path, repository):

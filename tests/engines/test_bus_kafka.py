@@ -19,14 +19,20 @@ from pipeline.bus.bus import RecordTooLarge
 from pipeline.bus.bus_kafka import KafkaLane, KafkaWriter
 from pipeline.bus.dead_letters_kafka import KafkaDeadLetters
 from pipeline.bus.kafka_topic import open_topic
-from pipeline.receiver.record_writer import RecordWriter
-from pipeline.records.json_rows import pack_rows
 from pipeline.remote_write.decode import Version
 from pipeline.warehouse.warehouse_duckdb import DuckdbWarehouse
 from tests.contracts.bus import BusContract
 from tests.contracts.rollup import RollupContract
 from tests.engines.kafka_parts import everything_in, kafka_settings, roll_up_topic
-from tests.pipeline.builders import USAGE_TABLES, body_of, expected_rows, intake_of, small_fleet, stored_rows
+from tests.pipeline.builders import (
+    USAGE_TABLES,
+    body_limits,
+    body_of,
+    expected_rows,
+    intake_of,
+    small_fleet,
+    stored_rows,
+)
 
 pytestmark = pytest.mark.engines
 
@@ -147,8 +153,8 @@ def test_record_larger_than_the_topic_takes_is_refused_with_limit_and_setting(ka
         writer.append_all({0: os.urandom(60_000)})
     writer.append_all({0: os.urandom(writer.topic.record_bytes_max)})
     # Rows of a body can go in smaller ones.
-    intake = intake_of(writer, records=RecordWriter(writer, pack_record=pack_rows))
-    assert intake.take(body_of(small_fleet(pods=2, hours=12)), Version.V2).status == 204
+    intake = intake_of(writer, limits=body_limits(1 << 24))
+    assert intake.take(body_of(small_fleet(pods=20, hours=30)), Version.V2).status == 204
     writer.close()
     assert len(everything_in(settings)) > 2
 
@@ -168,8 +174,8 @@ def test_topic_whose_limit_was_lowered_meanwhile_refuses_and_goes_on(kafka, fres
 
 @pytest.mark.parametrize("compression", [KafkaCompression.GZIP, KafkaCompression.LZ4, KafkaCompression.ZSTD])
 def test_compressed_records_come_back_as_they_were(kafka, fresh_topic, compression):
-    settings = kafka_settings(kafka, fresh_topic())
-    writer = KafkaWriter(settings, compression=compression)
+    settings = kafka_settings(kafka, fresh_topic(), compression=compression)
+    writer = KafkaWriter(settings)
     payload = b'{"pod_usage":[]}' * 4000
     writer.append_all({0: payload})
     writer.close()

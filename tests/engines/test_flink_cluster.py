@@ -14,15 +14,14 @@ from pathlib import Path
 
 import pytest
 
+from fleet.schema import WINDOW_SECONDS
 from fleet.settings.settings import load_settings
 from gputide.doctor.checks import run_checks
 from gputide.doctor.engines import flink_checks
-from gputide.operate.engine_flink import FlinkStock
 from gputide.operate.engine_parts import Engine
 from gputide.operate.engine_process import read_register
 from gputide.operate.engines import down, up
 from pipeline.bus.bus_kafka import KafkaWriter
-from pipeline.records.json_rows import pack_rows
 from pipeline.remote_write.decode import Version
 from pipeline.warehouse.warehouse_duckdb import DuckdbWarehouse
 from tests.engines.kafka_parts import kafka_settings
@@ -32,12 +31,7 @@ from tests.pipeline.builders import USAGE_TABLES, body_of, expected_rows, intake
 pytestmark = pytest.mark.engines
 
 DEADLINE_SECONDS = 150.0
-
-
-class RowsWriter(KafkaWriter):
-    """A writer whose records are rows; `builders.intake_of` asks for them."""
-
-    pack_record = staticmethod(pack_rows)
+FORMER_SECONDS = 60
 
 
 @pytest.fixture
@@ -50,25 +44,26 @@ def job_manager(engines_cache: Path, tmp_path: Path) -> Iterator[str]:
         down(folder, [Engine.FLINK], tell=print)
 
 
-def test_a_cluster_keeps_the_job_of_a_killed_rollup_and_its_rows_are_the_oracles(
+@pytest.mark.parametrize("window_seconds", [60, 300])
+def test_a_cluster_keeps_the_job_of_a_killed_rollup_until_settings_say_otherwise_and_no_row_is_lost(
     kafka: Kafka,
     fresh_topic: Callable[..., str],
-    flink: FlinkStock,
+    engines_cache: Path,
     job_manager: str,
     tmp_path: Path,
     repository: Path,
+    window_seconds: int,
 ) -> None:
     settings = kafka_settings(kafka, fresh_topic(2), partitions=2)
     samples = small_fleet(pods=2, hours=3)
     given = {
-        "bus.kind": "kafka", "bus.record_format": "rows", "kafka.servers": kafka.bootstrap,
+        "bus.kind": "kafka", "kafka.servers": kafka.bootstrap,
         "kafka.topic": settings.topic, "kafka.group": settings.group, "flink.rest": job_manager,
-        "flink.python": str(flink.python), "flink.jars": str(flink.jars),
-        "flink.checkpoint_seconds": "3600", "flink.flush_seconds": "2",  # so every checkpoint is one that was asked for
+        "flink.checkpoint_seconds": "3600",  # so every checkpoint is one that was asked for
     }  # fmt: skip
     options = [part for name, value in given.items() for part in ("--set", f"{name}={value}")]
     program = [sys.executable, "-m", "gputide.cli", "--data-dir", str(tmp_path / "data")]
-    command = [*program, *options, "run", "rollup", "--engine", "flink"]
+    command = [*program, *options, "run", "rollup", "--engine", "flink", "--cache", str(engines_cache)]
     environ = {**os.environ, "PYTHONPATH": str(repository)}
     first = subprocess.Popen(command, cwd=repository, env=environ, start_new_session=True)
     try:
@@ -76,22 +71,27 @@ def test_a_cluster_keeps_the_job_of_a_killed_rollup_and_its_rows_are_the_oracles
     finally:
         os.killpg(first.pid, signal.SIGKILL)
     first.wait()
-    writer = RowsWriter(settings)
+    writer = KafkaWriter(settings)
     assert intake_of(writer).take(body_of(samples), Version.V2).status == 204
     writer.close()
     (job,) = jobs(job_manager)
     assert job["status"] == "RUNNING"
     assert doctor_codes(given) == set()
+    again = [*command, "--set", f"rollup.window_seconds={window_seconds}", "--drain"]
     done = subprocess.run(
-        [*command, "--drain"], cwd=repository, env=environ, timeout=DEADLINE_SECONDS, capture_output=True, text=True,
+        again, cwd=repository, env=environ, timeout=DEADLINE_SECONDS, capture_output=True, text=True,
         check=False,
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
-    assert [(found["id"], found["status"]) for found in jobs(job_manager)] == [(job["id"], "FINISHED")]
+    ended = {found["id"]: found["status"] for found in jobs(job_manager)}
+    assert set(ended.values()) == {"FINISHED"}
+    assert len(ended) == (1 if window_seconds == FORMER_SECONDS else 2)
+    assert job["id"] in ended
     assert doctor_codes(given) == {"flink-no-job"}
     warehouse = DuckdbWarehouse(tmp_path / "data" / "warehouse")
     for table in USAGE_TABLES:
-        assert stored_rows(warehouse, table) == expected_rows(samples, table)
+        levels = WINDOW_SECONDS if window_seconds == FORMER_SECONDS else WINDOW_SECONDS[1:]
+        assert stored_rows(warehouse, table, levels=levels) == expected_rows(samples, table, levels)
 
 
 def doctor_codes(given: dict[str, str]) -> set[str]:

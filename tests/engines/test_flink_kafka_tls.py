@@ -17,12 +17,12 @@ from kafka.admin import ScramMechanism, UserScramCredentialUpsertion
 from fleet.data_folder import DataFolder, open_data_folder
 from fleet.settings.pipeline import KafkaMechanism, KafkaSecurity, KafkaSettings
 from fleet.settings.settings import Settings
-from gputide.container.flink import job_statements, open_flink_rollup
+from gputide.container.flink import job_description, open_flink_rollup
 from gputide.operate.engine_flink import FlinkStock
 from pipeline.remote_write.decode import Version
 from pipeline.rollup.rollup_flink import FlinkRollup
 from pipeline.warehouse.warehouse_duckdb import DuckdbWarehouse
-from tests.engines.flink_parts import JAVA_OPTIONS, RowsBus, assert_oracle, drain
+from tests.engines.flink_parts import JAVA_OPTIONS, TopicBus, assert_oracle, drain
 from tests.engines.running import Kafka
 from tests.engines.test_bus_kafka import made_certificates
 from tests.pipeline.builders import body_of, intake_of, small_fleet
@@ -31,24 +31,24 @@ pytestmark = pytest.mark.engines
 
 
 def test_job_reads_a_broker_with_tls_certificate_and_password_and_shows_no_secret(
-    own_kafka: Callable[[dict[str, str]], Kafka], flink: FlinkStock, tmp_path: Path
+    own_kafka: Callable[[dict[str, str]], Kafka], flink: FlinkStock, engines_cache: Path, tmp_path: Path
 ) -> None:
     kafka, password = secured(own_kafka({}), tmp_path)
     key = (tmp_path / "client.key").read_text().splitlines()[1:-1]
     folder = open_data_folder(tmp_path / "data", create=True)
     settings = Settings.model_validate(
         {
-            "bus": {"kind": "kafka", "record_format": "rows"},
+            "bus": {"kind": "kafka"},
             "kafka": kafka,
             "flink": {
-                "python": flink.python, "jars": flink.jars, "java_options": JAVA_OPTIONS, "checkpoint_seconds": 600,
-                "flush_seconds": 1, "configuration": {"restart-strategy.type": "none"},
+                "home": flink.home, "jars": flink.jars, "java_options": JAVA_OPTIONS, "checkpoint_seconds": 600,
+                "configuration": {"restart-strategy.type": "none"},
             },
         }
     )  # fmt: skip
     samples = small_fleet(pods=2, hours=2)
-    with open_flink_rollup(folder, settings) as (_, rollup):
-        bus = RowsBus(kafka)
+    with open_flink_rollup(folder, settings, engines_cache) as (_, rollup):
+        bus = TopicBus(kafka)
         intake_of(bus).take(body_of(samples), Version.V2)
         bus.close()
         assert drain(rollup) == 0
@@ -60,7 +60,7 @@ def test_job_reads_a_broker_with_tls_certificate_and_password_and_shows_no_secre
     said = {path: path.read_text(errors="replace") for path in (folder.path / "flink" / "logs").rglob("*.log")}
     assert any("SASL_SSL" in text for text in said.values())
     shown = {"explain": explained(folder, settings, with_secrets=False), **told, **{str(p): t for p, t in said.items()}}
-    assert shown["plan"].count("records")
+    assert shown["plan"].count("rollup")
     for place, text in shown.items():
         assert password not in text, place
         assert not any(line in text for line in key), place
@@ -128,5 +128,5 @@ def asked(address: str) -> str:
 
 
 def explained(folder: DataFolder, settings: Settings, *, with_secrets: bool) -> str:
-    """The job's SQL, as `--explain` shows it."""
-    return str(job_statements(folder, settings, with_secrets=with_secrets))
+    """What the job does, as `--explain` shows it."""
+    return json.dumps(job_description(folder, settings, with_secrets=with_secrets).document())

@@ -23,7 +23,7 @@ from pipeline.rollup.rollup_flink import FlinkRollup
 from pipeline.warehouse.warehouse_duckdb import DuckdbWarehouse
 from tests.engines.flink_parts import (
     SETTLE_SECONDS,
-    RowsBus,
+    TopicBus,
     assert_oracle,
     drain,
     environment_of,
@@ -85,7 +85,7 @@ class Victims:
 
 
 def test_job_and_publisher_killed_at_random_and_chosen_points_give_the_oracles_rows(
-    bus: RowsBus, warehouse: DuckdbWarehouse, flink: FlinkStock, tmp_path: Path
+    bus: TopicBus, warehouse: DuckdbWarehouse, flink: FlinkStock, tmp_path: Path
 ) -> None:
     samples = small_fleet(pods=3, hours=10, seed=9)
     state = FlinkState(tmp_path / "flink")
@@ -121,6 +121,7 @@ def test_job_and_publisher_killed_at_random_and_chosen_points_give_the_oracles_r
     drain(running)
     running.stop()
     print(f"killed: {dict(victims.killed)}, {len(victims.started)} starts")
+    assert len(list((state.folder / "scratch").iterdir())) == 1
     assert victims.killed["job"] >= KILLS
     assert all(victims.killed[point] for point in PUBLISHER_KILLS.values())
     assert_oracle(warehouse, samples)

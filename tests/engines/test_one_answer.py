@@ -45,16 +45,14 @@ def test_a_day_of_a_real_fleet_gives_the_same_rows_on_both_whole_paths(
     run(repository, embedded, {}, "admin", "replay", trace, "--until", FIRST_DAY_ENDS)
     settings = {
         "bus.kind": "kafka",
-        "bus.record_format": "rows",
         "kafka.servers": kafka.bootstrap,
         "kafka.topic": fresh_topic(2),
         "warehouse.kind": "hive",
         "hive.port": str(hive.port),
         "hive.database": fresh_database,
-        "flink.python": str(flink.python),
+        "flink.home": str(flink.home),
         "flink.jars": str(flink.jars),
         "flink.checkpoint_seconds": "3",
-        "flink.flush_seconds": "5",
     }
     with receiving(repository, engines, settings) as url:
         run(repository, tmp_path / "sender", {}, "admin", "replay", trace, "--until", FIRST_DAY_ENDS, "--to", url)

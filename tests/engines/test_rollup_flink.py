@@ -21,15 +21,17 @@ from pipeline.warehouse.warehouse import AppendName
 from pipeline.warehouse.warehouse_duckdb import DuckdbWarehouse
 from tests.contracts.rollup import RollupContract
 from tests.engines.flink_parts import (
+    LATE_DAYS,
     SETTLE_SECONDS,
-    RowsBus,
     SharedProcess,
+    TopicBus,
     assert_oracle,
     drain,
     rollup_of,
 )
 from tests.engines.running import Kafka
 from tests.pipeline.builders import (
+    DAY_MS,
     START_MS,
     USAGE_TABLES,
     Sample,
@@ -48,7 +50,7 @@ class TestFlinkRollup(RollupContract):
 
     @pytest.fixture
     def rollup(
-        self, bus: RowsBus, warehouse: DuckdbWarehouse, shared: SharedProcess, tmp_path: Path
+        self, bus: TopicBus, warehouse: DuckdbWarehouse, shared: SharedProcess, tmp_path: Path
     ) -> Iterator[Callable[[], int]]:
         running = rollup_of(bus, warehouse, tmp_path / "flink", lambda _token: shared)
         running.start()
@@ -57,7 +59,7 @@ class TestFlinkRollup(RollupContract):
 
 
 def test_drain_waits_for_no_checkpoint_that_comes_by_the_clock(
-    bus: RowsBus, warehouse: DuckdbWarehouse, shared: SharedProcess, tmp_path: Path
+    bus: TopicBus, warehouse: DuckdbWarehouse, shared: SharedProcess, tmp_path: Path
 ) -> None:
     samples = small_fleet(pods=2, hours=3)
     intake_of(bus).take(body_of(samples), Version.V2)
@@ -77,7 +79,7 @@ def test_drain_waits_for_no_checkpoint_that_comes_by_the_clock(
 
 
 def test_stopped_job_goes_on_from_its_savepoint_in_a_restored_backup_and_counts_repeats_once(
-    bus: RowsBus, shared: SharedProcess, tmp_path: Path
+    bus: TopicBus, shared: SharedProcess, tmp_path: Path
 ) -> None:
     samples = small_fleet(pods=2, hours=3)
     first, second = samples[: len(samples) // 2], samples[len(samples) // 2 :]
@@ -94,7 +96,7 @@ def test_stopped_job_goes_on_from_its_savepoint_in_a_restored_backup_and_counts_
 
 
 def _run(
-    bus: RowsBus, folder: DataFolder, shared: SharedProcess, sent: list[Sample], *, is_drained: bool = False
+    bus: TopicBus, folder: DataFolder, shared: SharedProcess, sent: list[Sample], *, is_drained: bool = False
 ) -> None:
     """Runs a job while samples come, and stops it in order."""
     with closing(DuckdbWarehouse(folder.warehouse)) as warehouse:
@@ -106,8 +108,8 @@ def _run(
         running.stop()
 
 
-def test_job_of_other_sql_is_refused_until_the_former_one_is_drained(
-    bus: RowsBus, warehouse: DuckdbWarehouse, shared: SharedProcess, tmp_path: Path
+def test_job_with_another_length_of_windows_goes_on_where_the_former_was_stopped(
+    bus: TopicBus, warehouse: DuckdbWarehouse, shared: SharedProcess, tmp_path: Path
 ) -> None:
     early, late = (Sample(0, Measure.DUTY_CYCLE, START_MS + shift, 0.5) for shift in (60_000, 180_000))
     former = rollup_of(bus, warehouse, tmp_path / "flink", lambda _token: shared)
@@ -116,16 +118,8 @@ def test_job_of_other_sql_is_refused_until_the_former_one_is_drained(
     former.settle(seconds_max=SETTLE_SECONDS)
     intake_of(bus).take(body_of([late]), Version.V2)
     former.stop()
-    changed = rollup_of(bus, warehouse, tmp_path / "flink", lambda _token: shared, window_seconds=300)
-    with pytest.raises(Misconfigured, match="--drain"):
-        changed.start()
-
-    former = rollup_of(bus, warehouse, tmp_path / "flink", lambda _token: shared)
-    former.start()
-    drain(former)
-    former.stop()
     latest = Sample(0, Measure.DUTY_CYCLE, START_MS + 600_000, 0.25)
-    intake_of(bus).take(body_of([latest]), Version.V2)
+    intake_of(bus).take(body_of([early, latest]), Version.V2)
     changed = rollup_of(bus, warehouse, tmp_path / "flink", lambda _token: shared, window_seconds=300)
     changed.start()
     drain(changed)
@@ -134,8 +128,29 @@ def test_job_of_other_sql_is_refused_until_the_former_one_is_drained(
     assert hours == expected_rows([early, late, latest], USAGE_TABLES[0], levels=[3600])
 
 
+def test_day_is_closed_days_after_it_had_samples_and_a_day_that_had_none_is_open(
+    bus: TopicBus, warehouse: DuckdbWarehouse, shared: SharedProcess, tmp_path: Path
+) -> None:
+    days = [Sample(0, Measure.DUTY_CYCLE, START_MS + 60_000 + day * DAY_MS, 0.5) for day in range(-9, LATE_DAYS + 2)]
+    live, kept = days[9:], days[0]
+    late = Sample(0, Measure.DUTY_CYCLE, START_MS + 120_000, 0.25)
+    running = rollup_of(bus, warehouse, tmp_path / "flink", lambda _token: shared)
+    running.start()
+    for sample in (*live, kept, late):
+        intake_of(bus).take(body_of([sample]), Version.V2)
+    running.settle(seconds_max=SETTLE_SECONDS)
+    steps = []
+    while (step := running.step()) is not None:
+        steps.append(step)
+    running.stop()
+    assert_oracle(warehouse, [*live, kept])
+    assert sum(step.late for step in steps) == 1
+    assert sum(step.samples for step in steps) == len(live) + 2
+    assert sum(step.records for step in steps) == len(live) + 2
+
+
 def test_lost_state_is_refused_instead_of_counting_everything_again(
-    bus: RowsBus, warehouse: DuckdbWarehouse, shared: SharedProcess, tmp_path: Path
+    bus: TopicBus, warehouse: DuckdbWarehouse, shared: SharedProcess, tmp_path: Path
 ) -> None:
     warehouse.append((AppendName(source=f"flink-{bus.settings.topic}", start=0, end=1),), [])
     with pytest.raises(Misconfigured, match="state_folder"):
@@ -143,7 +158,7 @@ def test_lost_state_is_refused_instead_of_counting_everything_again(
 
 
 def test_job_outlives_a_killed_broker(
-    bus: RowsBus, kafka: Kafka, warehouse: DuckdbWarehouse, shared: SharedProcess, tmp_path: Path
+    bus: TopicBus, kafka: Kafka, warehouse: DuckdbWarehouse, shared: SharedProcess, tmp_path: Path
 ) -> None:
     samples = small_fleet(pods=2, hours=4)
     half = len(samples) // 2

@@ -67,9 +67,7 @@ def test_a_flink_cluster_has_a_worker_and_status_shows_the_environment_of_jobs(
         assert [(part["part"], part["state"]) for part in found] == [
             ("jobmanager", "answers"), ("taskmanager", "answers"), ("environment", "ready"),
         ]  # fmt: skip
-        version = "import pyflink.version as found; print(found.__version__)"
-        done = subprocess.run([found[2]["address"], "-c", version], capture_output=True, text=True, check=True)
-        assert done.stdout.strip() == "2.2.1"
+        assert (Path(found[2]["address"]) / "lib" / "flink-dist-2.2.1.jar").is_file()
     finally:
         _engines("down", *where[:2])
     assert [part["part"] for part in _said(_engines("status", "flink", *where, "--format", "json"))] == ["environment"]

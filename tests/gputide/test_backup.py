@@ -248,7 +248,7 @@ def test_root_of_a_volume_is_backed_up_and_stays_where_a_restore_fails(tmp_path:
 def test_state_of_a_flink_job_is_in_it_where_the_job_was_stopped(tmp_path: Path, token: str, is_copied: bool) -> None:
     folder = a_folder(tmp_path / "data", steps=1)
     state = FlinkState(folder.path / STATE_OF_FLINK)
-    state.remember(FlinkRun(job="0" * 32, token=token, statements="s"))
+    state.remember(FlinkRun(job="0" * 32, token=token, fingerprint="s"))
     made = create_backup(folder, folder.warehouse, tmp_path / "backup", NOW)
     assert ("data/flink/RUN.json" in {file.path for file in made.files}) is is_copied
 

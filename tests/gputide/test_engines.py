@@ -10,6 +10,7 @@ import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from xml.etree import ElementTree
 
@@ -18,6 +19,7 @@ import pytest
 from fleet.errors import Corrupt, Misconfigured, Unavailable
 from gputide.operate.engine_answers import check_drivers
 from gputide.operate.engine_cache import is_stocked, key_of, stocked
+from gputide.operate.engine_flink import prepare_flink
 from gputide.operate.engine_parts import Engine
 from gputide.operate.engine_process import (
     EngineRun,
@@ -97,6 +99,21 @@ def test_without_maven_the_message_says_what_to_install(
     monkeypatch.setenv("PATH", str(tools("java", JAVA_17)))
     with pytest.raises(Unavailable, match=r"no `mvn` is on PATH; install Maven"):
         jars(tmp_path / "cache", "kafka", tell=print)
+
+
+def test_a_java_without_a_compiler_is_named_with_the_jar_that_would_do(
+    tools: Callable[[str, str], Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PATH", str(tools("java", JAVA_17)))
+    libraries = tmp_path / "jars"
+    libraries.mkdir()
+    prepare = partial(prepare_flink, tmp_path / "cache", tell=print, home=tmp_path, libraries=libraries)
+    with pytest.raises(Misconfigured, match=r"install a JDK 17 .* or put gputide-flink-[0-9a-f]{16}\.jar") as refused:
+        prepare()
+    found = re.search(r"gputide-flink-\S+\.jar", str(refused.value))
+    assert found is not None
+    (libraries / found[0]).touch()
+    assert prepare().program == libraries / found[0]
 
 
 @pytest.mark.parametrize("version", ["11.0.2", "24"])

@@ -19,7 +19,6 @@ from pipeline.receiver.intake import Intake
 from pipeline.receiver.record_writer import RecordWriter
 from pipeline.receiver.repeats import Repeats
 from pipeline.receiver.turns import Turns
-from pipeline.records.rows import pack
 from pipeline.remote_write.claims import Claims
 from pipeline.remote_write.decode import BodyLimits, Version
 from pipeline.remote_write.encode import LabelSets
@@ -121,7 +120,7 @@ def intake_of(
 ) -> Intake:
     """An intake onto a bus, through a writer of its own unless given."""
     return Intake(
-        RecordWriter(bus, pack_record=getattr(bus, "pack_record", pack)) if records is None else records,
+        RecordWriter(bus) if records is None else records,
         series_table() if table is None else table,
         turns=Turns(limits or body_limits()),
         repeats=Repeats(3600, now_seconds),

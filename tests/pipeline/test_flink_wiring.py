@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import pytest
@@ -10,7 +11,7 @@ from fleet.data_folder import open_data_folder
 from fleet.errors import Misconfigured
 from fleet.settings.pipeline import KafkaMechanism, KafkaSecurity, KafkaSettings
 from fleet.settings.settings import Settings
-from gputide.container.flink import job_statements, kafka_properties
+from gputide.container.flink import job_description, kafka_properties
 
 PASSWORD = "pass\"word\\of 'mine"
 
@@ -51,8 +52,10 @@ def test_plain_text_needs_no_properties() -> None:
 def test_explained_job_has_neither_password_nor_key(kafka: KafkaSettings, tmp_path: Path) -> None:
     folder = open_data_folder(tmp_path / "data", create=True)
     settings = Settings(kafka=kafka)
-    shown, whole = (str(job_statements(folder, settings, with_secrets=is_whole)) for is_whole in (False, True))
-    for secret in ("of ''mine", "body of key"):
+    shown, whole = (
+        json.dumps(job_description(folder, settings, with_secrets=is_whole).document()) for is_whole in (False, True)
+    )
+    for secret in ("of 'mine", "body of key"):
         assert secret not in shown
         assert secret in whole
     assert "body of ca" in shown

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import inspect
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import pytest
@@ -14,23 +14,29 @@ from kafka.producer.record_accumulator import RecordAccumulator
 from kafka.producer.sender import Sender
 from kafka.record import default_records
 
+from fleet.schema import Measure
 from fleet.settings.pipeline import KafkaSettings
 from pipeline.bus import bus_kafka
 from pipeline.bus.bus import BusFull, RecordTooLarge
 from pipeline.bus.bus_kafka import KafkaWriter
 from pipeline.bus.kafka_client import ZSTD_LEVEL, keep_compressors
 from pipeline.bus.kafka_topic import Topic
+from pipeline.bus.lanes import split_sections
 from pipeline.receiver.record_writer import RecordWriter
-from pipeline.records.rows import rows_of, unpack
+from pipeline.records.rows import Section, pack, rows_of, unpack
 from pipeline.remote_write.decode import Decoder, Version
-from tests.pipeline.builders import body_limits, body_of, series_table, small_fleet
+from tests.pipeline.builders import START_MS, Sample, body_limits, body_of, series_table, small_fleet
 from tests.waiting import until
 
 SECONDS = 20.0
 LANES = 3
-SECTIONS = rows_of(
-    Decoder(body_limits()).decode(body_of(small_fleet(pods=6, hours=4)), Version.V2), series_table()
-)[0]  # fmt: skip
+
+
+def sections_of(samples: Sequence[Sample]) -> tuple[Section, ...]:
+    return rows_of(Decoder(body_limits()).decode(body_of(list(samples)), Version.V2), series_table())[0]
+
+
+SECTIONS = sections_of(small_fleet(pods=6, hours=4))
 
 
 class Delivery:
@@ -111,11 +117,17 @@ def test_records_of_all_lanes_that_can_never_be_under_way_together_become_smalle
 def test_rows_that_are_one_record_per_lane_already_go_lane_by_lane_where_all_are_too_much(
     brokers: Brokers, writer_of: Callable[..., KafkaWriter]
 ) -> None:
-    padded = 400
-    writer = writer_of(record_bytes_max=padded, pending_bytes_max=padded)
-    records = RecordWriter(writer, pack_record=lambda _sections, _name: bytes(padded))
-    records.write(SECTIONS, bytes(16), 10)
+    by_lane: dict[int, Sample] = {}
+    for pod in range(20):
+        sample = Sample(pod, Measure.DUTY_CYCLE, START_MS + 1, 0.5)
+        (lane,) = split_sections(sections_of([sample]), LANES)
+        by_lane.setdefault(lane, sample)
+    assert len(by_lane) == LANES
+    largest = max(len(pack(sections_of([sample]), bytes(16))) for sample in by_lane.values())
+    writer = writer_of(record_bytes_max=largest, pending_bytes_max=largest)
+    RecordWriter(writer).write(sections_of(list(by_lane.values())), bytes(16), 10)
     assert {lane for lane, _ in brokers.records} == set(range(LANES))
+    assert rows_in(brokers) == LANES
 
 
 def test_what_fits_alone_is_refused_only_while_others_are_under_way(

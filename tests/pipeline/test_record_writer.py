@@ -20,7 +20,6 @@ from pipeline.bus.bus import BusFull, RecordTooLarge
 from pipeline.receiver.record_writer import GATHERED_SAMPLES_MAX, RecordWriter
 from pipeline.receiver.turns import SMALL_AT_ONCE
 from pipeline.records.joined_rows import joined_sections
-from pipeline.records.json_rows import pack_rows, rendered_bytes
 from pipeline.records.rows import Section, identities_schema, rows_of, unpack
 from pipeline.remote_write.decode import Decoder, Version
 from tests.pipeline.builders import (
@@ -28,9 +27,7 @@ from tests.pipeline.builders import (
     Sample,
     body_limits,
     body_of,
-    encoded,
     intake_of,
-    labels_of,
     series_table,
     small_fleet,
 )
@@ -210,22 +207,6 @@ def test_decoders_are_given_back_before_large_bodies_wait_for_the_bus_so_that_al
     assert all(begun)
 
 
-def test_rows_whose_labels_are_repeated_count_as_often_as_they_are_written() -> None:
-    short, long = _long_labels(20, count=4500), _long_labels(1900, count=4500)
-    bus = BoundedBus(1 << 30)
-    writer = RecordWriter(bus, pack_record=pack_rows, rendered_bytes=rendered_bytes, rows_per_record_max=1 << 20)
-    for sections in (short, long):
-        estimate = sum(map(rendered_bytes, sections))
-        written = writer.write(sections, HASH, 10).append_bytes
-        assert 0.7 * written < estimate < 1.4 * written
-    begun = writer.prepared(long, HASH, 10)
-    assert begun.func == writer._written  # type: ignore[attr-defined]
-    refusing = RecordWriter(bus, pack_record=pack_rows, rendered_bytes=rendered_bytes, rendered_bytes_max=1 << 20)
-    assert refusing.write(_long_labels(20, count=1000), HASH, 10).appends == 1
-    with pytest.raises(Unavailable, match=r"4500 rows.*receiver\.label_bytes_max"):
-        refusing.prepared(long, HASH, 10)
-
-
 def test_bodies_of_two_clusters_in_one_group_keep_their_rows_apart_on_every_lane(pool: ThreadPoolExecutor) -> None:
     bus, linger = LanesBus(2), Linger()
     writer = RecordWriter(bus, linger_seconds=1.0, wait=linger)
@@ -358,13 +339,6 @@ def _rows(section: Section, rows: slice) -> Section:
 
 def _points(pod: int, count: int) -> list[Sample]:
     return [Sample(pod, FLEET[0].measure, START_MS + 1000 * place, 0.5) for place in range(count)]
-
-
-def _long_labels(length: int, count: int) -> tuple[Section, ...]:
-    """One series that says its pod's name, so long, with many timestamps."""
-    samples = _points(0, count)
-    body = encoded([{**labels_of(samples[0]), "pod": "p" * length}] * count, samples, Version.V2)
-    return rows_of(Decoder(body_limits(1 << 24)).decode(body, Version.V2), series_table())[0]
 
 
 def _sighting(first: int, last: int, ended: float) -> Section:

@@ -11,7 +11,7 @@ from enforcer.record.ledger import Ledger
 from fleet.data_folder import DataFolder
 from fleet.documents import iso
 from fleet.errors import Misconfigured
-from fleet.settings.pipeline import BusKind, RecordFormat, WarehouseKind
+from fleet.settings.pipeline import BusKind, WarehouseKind
 from fleet.settings.settings import Settings
 from fleet.units import format_bytes_short, format_count, format_time
 from gputide.container.warehouse import warehouse_folder
@@ -48,7 +48,7 @@ def create(session: Session, place: PlaceArgument) -> Answer:
     notes = ["check it: gputide admin backup check DIR; put it back: gputide --data-dir NEW admin backup restore DIR"]
     if settings.bus.kind is BusKind.KAFKA:
         notes.append("samples that wait on Kafka are on Kafka: keep the topic longer than back-ups are apart")
-        notes += _note_on_flink(found, settings)
+        notes += _note_on_flink(found)
     return _answer(found, f"copied {folder.path} to {place}", notes)
 
 
@@ -85,13 +85,13 @@ def restore(session: Session, place: PlaceArgument) -> Answer:
             f"before a roll-up starts, unless Flink does it, set group {settings.kafka.group} of topic "
             f"{settings.kafka.topic} back to its beginning (docs/operations.md); what the warehouse has counts once"
         )
-        notes += _note_on_flink(found, settings)
+        notes += _note_on_flink(found)
     return _answer(found, f"{place} was put into {folder.path}", notes)
 
 
-def _note_on_flink(found: BackupList, settings: Settings) -> list[str]:
+def _note_on_flink(found: BackupList) -> list[str]:
     is_there = any(file.path.startswith(f"{DATA}/{STATE_OF_FLINK}/") for file in found.files)
-    return [] if is_there or settings.bus.record_format is not RecordFormat.ROWS else [_WITHOUT_FLINK]
+    return [] if is_there else [_WITHOUT_FLINK]
 
 
 def _check_place_of_rows(settings: Settings) -> None:

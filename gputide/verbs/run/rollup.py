@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import json
 import signal
 import time
 from collections.abc import Callable
 from contextlib import ExitStack
 from enum import StrEnum
+from pathlib import Path
 from types import FrameType
 from typing import TYPE_CHECKING, Annotated
 
@@ -46,7 +48,8 @@ def rollup(
     context: typer.Context,
     drain: Annotated[bool, typer.Option(help="End when the bus is empty instead of waiting for more.")] = False,
     engine: Annotated[RollupEngine, typer.Option(help="What adds up: this process, or Flink.")] = RollupEngine.DUCKDB,
-    explain: Annotated[bool, typer.Option(help="Print the SQL of the Flink job, without secrets, and end.")] = False,
+    explain: Annotated[bool, typer.Option(help="Print what the Flink job does, without secrets, and end.")] = False,
+    cache: Annotated[Path | None, typer.Option(help="Folder for what is fetched of Flink.", show_default=False)] = None,
 ) -> None:
     """Take samples from the bus and add their windows to the warehouse, exactly once.
 
@@ -54,15 +57,16 @@ def rollup(
     """
     session = session_of(context)
     if explain:
-        from gputide.container.flink import job_statements
+        from gputide.container.flink import job_description
 
-        typer.echo(str(job_statements(session.folder(create=True), session.settings, with_secrets=False)), nl=False)
+        description = job_description(session.folder(create=True), session.settings, with_secrets=False)
+        typer.echo(json.dumps(description.document(), indent=2))
         return
     rows = samples = corrupt = 0
     is_under_way = False
     with ExitStack() as opened:
         metrics = opened.enter_context(open_own_metrics(session.settings, "rollup", RollupMetrics))
-        worker, is_drained, flink = _opened(engine, session, opened, metrics)
+        worker, is_drained, flink = _opened(engine, session, opened, metrics, cache)
         signal.signal(signal.SIGTERM, _interrupt)
         try:
             if flink is not None and drain:
@@ -86,7 +90,7 @@ def rollup(
             typer.echo("stopped between two steps; nothing is lost", err=True)
     typer.echo(f"{format_count(samples)} samples rolled up into {format_count(rows)} rows")
     if corrupt:
-        typer.echo(f"{format_count(corrupt)} records or rows could not be read and were passed over", err=True)
+        typer.echo(f"{format_count(corrupt)} records could not be read and were passed over", err=True)
 
 
 def _step_or_wait(worker: Rollup) -> RollupStep | None:
@@ -102,7 +106,7 @@ def _step_or_wait(worker: Rollup) -> RollupStep | None:
 
 
 def _opened(
-    engine: RollupEngine, session: Session, opened: ExitStack, metrics: RollupMetrics
+    engine: RollupEngine, session: Session, opened: ExitStack, metrics: RollupMetrics, cache: Path | None
 ) -> tuple[Rollup, Callable[[], bool], FlinkRollup | None]:
     folder, settings = session.folder(create=True), session.settings
     if engine is RollupEngine.DUCKDB:
@@ -111,8 +115,10 @@ def _opened(
             opened.enter_context(metrics.waiting_bytes.following(lambda: waiting_bytes(folder, settings)))
         return CountedRollup(embedded.rollup, metrics), embedded.is_drained, None
     from gputide.container.flink import open_flink_rollup
+    from gputide.operate.engine_cache import default_cache_path
 
-    flink_rollup, flink = opened.enter_context(open_flink_rollup(folder, settings))
+    place = cache or default_cache_path()
+    flink_rollup, flink = opened.enter_context(open_flink_rollup(folder, settings, place))
     return CountedRollup(flink_rollup, metrics), lambda: True, flink
 
 

@@ -63,7 +63,7 @@
 {{- end }}
 {{- if include "gputide.usesFlink" $root }}
 {{- $flink := $values.rollup.flink }}
-{{- $_ := set $found "flink" (dict "python" $flink.python "jars" $flink.jars "state_folder" "/flink/state") }}
+{{- $_ := set $found "flink" (dict "home" $flink.home "jars" $flink.jars "state_folder" "/flink/state") }}
 {{- $rest := default (ternary (printf "http://%s-flink-rest:8081" (include "gputide.fullname" $root)) "" $flink.deployment.enabled) $flink.rest }}
 {{- if $rest }}{{ $_ := set $found.flink "rest" $rest }}{{ end }}
 {{- end }}
