@@ -25,10 +25,9 @@ from gputide.operate.engine_cache import key_of, stocked
 from gputide.operate.engine_parts import Engine, EngineKind, Part, Question
 from gputide.operate.engine_stock import flink_environment, jars
 from gputide.operate.engine_tools import Tell, find_java, run_tool
-from pipeline import flink
 
-SOURCES = Path(flink.__file__).with_name("java")
-"""The Java program."""
+SOURCES = Path(__file__).parents[2] / "pipeline" / "flink" / "java"
+"""The Java program, which lies beside this package wherever it is installed."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
