@@ -301,6 +301,8 @@ class _Windows:
 
 def _windows(grid: SliceGrid, rows: JudgedRows) -> _Windows:
     """Worked off some steps at a time, for each is judged by itself."""
+    # A plane that lies in a file is mapped whenever it is asked for: once here, and not once for each piece.
+    grid = replace(grid, mean={measure: values for measure, values in grid.mean.items() if measure in HARM}, peak={})
     at_once = max(1, _CELLS_AT_ONCE // max(1, len(rows.row)))
     pieces = [
         (grid.between(first, stop), replace(rows, lives=rows.lives[:, first:stop]))

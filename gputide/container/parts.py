@@ -8,13 +8,15 @@ from __future__ import annotations
 
 import shutil
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from datetime import datetime
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any
+
+import numpy as np
 
 from analyzer.node_reports import NodeReports, NodesSeen, joined_reports, nodes_seen
 from analyzer.parts import inventory_parts, rows_of_parts
@@ -111,9 +113,14 @@ class _Grid:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _NodesJob:
-    """One part of which it is asked what its rows show of their nodes, in any process."""
+    """One part of which it is asked what its rows show of their nodes, in any process.
+
+    Attributes:
+        rows: places of those of its rows that no part before has; one may belong to several, and counts once.
+    """
 
     part: StoredPart
+    rows: Sequence[int]
     now: datetime
     asks_alive: bool
 
@@ -122,8 +129,9 @@ class _NodesJob:
         layout = self.part.slices.layout
         seen, known = self.part.collected(COMPUTE)
         steps = min(layout.steps, max(0, int((self.now - layout.since).total_seconds() // layout.step_seconds)))
-        nodes = [key.node for key in layout.keys]
-        return nodes_seen(nodes, seen[:, :steps], known[:, :steps], asks_alive=self.asks_alive)
+        nodes = [layout.keys[row].node for row in self.rows]
+        own = np.array(self.rows, np.int64)
+        return nodes_seen(nodes, seen[own, :steps], known[own, :steps], asks_alive=self.asks_alive)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -209,7 +217,7 @@ def looked_at(look: Look, stored: StoredHistory, kept: Kept | None) -> list[Part
         )
         reports = None
         if look.analyses:
-            asked = [_NodesJob(part=part, now=now, asks_alive=stored.cards is None) for part in (*parts, rest)]
+            asked = _nodes_jobs((*parts, rest), now, asks_alive=stored.cards is None)
             reports = joined_reports(run(_NodesJob.run, asked))
         parts += [] if kept is None else [rest]
         jobs = (
@@ -229,6 +237,14 @@ def looked_at(look: Look, stored: StoredHistory, kept: Kept | None) -> list[Part
             if kept is not None:
                 kept.add(part, done.slices, done.cards)
     return found
+
+
+def _nodes_jobs(parts: Iterable[StoredPart], now: datetime, *, asks_alive: bool) -> Iterator[_NodesJob]:
+    counted: set[int] = set()
+    for part in parts:
+        rows = [place for place, row in enumerate(part.slice_rows) if row not in counted]
+        counted.update(part.slice_rows)
+        yield _NodesJob(part=part, rows=rows, now=now, asks_alive=asks_alive)
 
 
 def _nodes_of(part: StoredPart) -> set[str]:

@@ -254,10 +254,34 @@ def thinned(source: Path, target: Path) -> None:
             warehouse.append((AppendName(source="thinned", start=number, end=number + 1),), parts)
 
 
-def test_findings_are_the_same_however_a_fleet_without_measured_cards_is_cut(tmp_path, monkeypatch) -> None:
+def with_a_stranger(path: Path) -> None:
+    """Hours of a pod on a card of a slow node that was granted to somebody else: its rows belong to two parts."""
+    (file, *_) = sorted((path / "warehouse" / POD_USAGE.name).rglob("*.parquet"))
+    rows = pq.read_table(file, partitioning=None)
+    nodes, cards = (rows[name].to_pylist() for name in ("node", "card"))
+    slow = next(place for place, node in enumerate(nodes) if int(node[-1]) % 2 == 1)
+    own = next(place for place, node in enumerate(nodes) if node[:3] != nodes[slow][:3])
+    hours = [rows.slice(own, 1)] * 25
+    made = pa.concat_tables(hours)
+    starts = pa.array(made["window_start"].to_numpy() + np.arange(25) * 3_600_000)
+    for name, values in (("window_start", starts), ("node", [nodes[slow]] * 25), ("card", [cards[slow]] * 25)):
+        made = made.set_column(made.column_names.index(name), name, pa.array(values))
+    with closing(DuckdbWarehouse(path / "warehouse")) as warehouse:
+        part = Part(
+            table=POD_USAGE, date=SINCE.date().isoformat(), cluster=CLUSTER, rows=(made.cast(arrow_schema(POD_USAGE)),)
+        )
+        warehouse.append((AppendName(source="stranger", start=0, end=1),), [part])
+
+
+@pytest.mark.parametrize("has_stranger", [False, True])
+def test_findings_are_the_same_however_a_fleet_without_measured_cards_is_cut(
+    tmp_path, monkeypatch, has_stranger: bool
+) -> None:
     """How nodes report is asked of all parts before any is described."""
     store_fleet(tmp_path / "full", 64)
     thinned(tmp_path / "full", tmp_path / "data")
+    if has_stranger:
+        with_a_stranger(tmp_path / "data")
     now = SINCE + timedelta(days=7)
     session = Session(data_path=tmp_path / "data", settings=by_processes(1), now_override=now, is_quiet=True)
     whole = json.dumps(profiles_document(history.load_profiles(session)))

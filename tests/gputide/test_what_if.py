@@ -106,3 +106,27 @@ def test_what_is_neither_cards_nor_a_node_is_a_setting() -> None:
     found = assumptions(["risk.preset=low", "cards+L4=2"], lambda: pytest.fail("no node was named"))
     assert found.settings == ("risk.preset=low",)
     assert len(found.changes) == 1
+
+
+@pytest.mark.parametrize(
+    "assumed", ["cluster.time_zone=Asia/Shanghai", "analyzer.idle_ratio_max=0.2", "risk.preset=low"]
+)
+def test_a_setting_that_changes_the_history_gives_the_plan_that_it_would_give(
+    planned: Path, program: Program, assumed: str
+) -> None:
+    supposed = program(planned, "plan", "make", "--what-if", assumed, "--format", "json").document
+    made = program(planned, "--set", assumed, "plan", "make", "--format", "json").document
+    left_out = {"schema", "plan_id", "expires_at", "created_at"}
+    assert {name: supposed.get(name) for name in made if name not in left_out} == {
+        name: value for name, value in made.items() if name not in left_out
+    }
+
+
+def test_other_cards_in_another_time_zone_have_its_hours(planned: Path, program: Program) -> None:
+    zone, cards = ("cluster.time_zone=Asia/Shanghai", "cards+NVIDIA-L40S=3")
+    both, alone = (
+        program(planned, "plan", "make", *asked, "--format", "json").document["schedule"]
+        for asked in (("--what-if", zone, "--what-if", cards), ("--what-if", zone))
+    )
+    assert {(one["from"], one["until"]) for one in both} == {(one["from"], one["until"]) for one in alone} != set()
+    assert {one["time_zone"] for one in both} == {"Asia/Shanghai"}

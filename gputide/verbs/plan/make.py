@@ -49,6 +49,9 @@ from recommender.past_outcomes import calibration_of
 from recommender.planner import make_plan
 from recommender.problem import PlanScope
 
+_OF_HISTORY = ("cluster", "hive", "warehouse")
+"""Sections of the settings by which a history is read."""
+
 app = typer.Typer()
 
 
@@ -160,22 +163,23 @@ def _version(session: Session) -> str | None:
 
 
 def _what_if(session: Session, planner: _Planner, texts: Sequence[str], as_planned: Sequence[str]) -> Answer:
-    """The plan as things are and the one that would follow; keeps neither."""
+    """The plan as things are and the one that would follow, of one moment; keeps neither."""
+    session = replace(session, now_override=session.now())
     assumed = assumptions(texts, lambda: load_inventory(session, planner.cluster))
     other = session.with_overrides(assumed.settings)
+    is_read_alike = all(getattr(other.settings, name) == getattr(session.settings, name) for name in _OF_HISTORY)
     if not assumed.changes:
         found = load_planned(session, planner.cluster)
-        is_same = other.settings.analyzer == session.settings.analyzer
+        is_same = is_read_alike and other.settings.analyzer == session.settings.analyzer
         (present, unread), (supposed, _) = (
             _side(asked, planner, one)
             for asked, one in ((session, found), (other, found if is_same else load_planned(other, planner.cluster)))
         )
         return what_if_answer(assumed, present, supposed, None, notes=(*as_planned, *unread))
     # Other cards change what every step shows, so all of them are read.
-    history = load_history(session.folder(), session.settings, session.now(), cluster=planner.cluster)
-    history, unread = with_live_nodes(history, session.folder(), session.settings)
+    history, unread = _all_steps(session, planner)
     hypothesis = on_other_cards(
-        history,
+        history if is_read_alike else _all_steps(other, planner)[0],
         assumed.changes,
         headroom_ratio=other.settings.recommender.framebuffer_headroom_ratio,
         video_ratio_max=other.settings.analyzer.idle_ratio_max,
@@ -188,6 +192,12 @@ def _what_if(session: Session, planner: _Planner, texts: Sequence[str], as_plann
         )
     )
     return what_if_answer(assumed, present, supposed, hypothesis, notes=(*as_planned, *unread))
+
+
+def _all_steps(session: Session, planner: _Planner) -> tuple[History, tuple[str, ...]]:
+    """The history in the source's own steps, and what could not be read of the cluster as it is."""
+    history = load_history(session.folder(), session.settings, session.now(), cluster=planner.cluster)
+    return with_live_nodes(history, session.folder(), session.settings)
 
 
 def _side(session: Session, planner: _Planner, found: Analysed) -> tuple[Side, tuple[str, ...]]:
