@@ -7,7 +7,6 @@ opened: `gputide apply --abort` and other verbs that open none start without it.
 from __future__ import annotations
 
 import time
-from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing, contextmanager
 from datetime import UTC, datetime
@@ -16,7 +15,7 @@ from typing import TYPE_CHECKING
 
 from fleet.data_folder import DataFolder
 from fleet.durable import Held
-from fleet.errors import Misconfigured, NotEnoughData, Unavailable
+from fleet.errors import Corrupt, Misconfigured, NotEnoughData, Unavailable
 from fleet.logs import logger
 from fleet.settings.pipeline import WarehouseKind
 from fleet.settings.settings import Settings
@@ -99,7 +98,8 @@ def upkeep_round(
             target, now=now, files_max=policy.files_max, late_days=late_days, reached_ms=reached_ms()
         )
         yield from retain(target, now=now, days=policy.retain_days, finest_days=policy.retain_finest_days)
-        remove_replaced(target, now=now, keep_seconds=policy.keep_replaced_seconds)
+        if is_published(target, settings):
+            remove_replaced(target, now=now, keep_seconds=policy.keep_replaced_seconds)
     except Held:
         return
 
@@ -128,15 +128,25 @@ def open_iceberg_tables(target: ParquetReads, settings: Settings) -> Iterator[Ic
         yield tables
 
 
-def _publishing_round(target: ParquetReads, settings: Settings) -> Iterator[object]:
-    """Publishes once, where nobody else is at it; tables that can't be reached keep nobody from rolling up."""
+def is_published(target: ParquetReads, settings: Settings) -> bool:
+    """Publishes to the Iceberg tables, where there are any; whether none of them names a file that was replaced.
+
+    Tables that can't be reached or were altered keep nobody from rolling up; replaced files stay while they are named.
+
+    Raises:
+        Misconfigured: as `open_iceberg_tables`.
+    """
+    if settings.iceberg.database is None:
+        return True
     try:
         with open_iceberg_tables(target, settings) as tables:
-            yield tables.publish(keep_seconds=settings.warehouse.keep_replaced_seconds)
+            tables.publish(keep_seconds=settings.warehouse.keep_replaced_seconds)
     except Held:
-        return
-    except Unavailable as exc:
+        return False
+    except (Corrupt, Unavailable) as exc:
         _log.warning("iceberg tables are behind the warehouse", why=str(exc))
+        return False
+    return True
 
 
 @contextmanager
@@ -155,15 +165,15 @@ def tended_rollup(
         return
     from pipeline.rollup.rollup import TendingRollup
 
-    deque(_publishing_round(target, settings), maxlen=0)
+    is_published(target, settings)
     publishing = TendingRollup(
         rollup,
-        lambda: _publishing_round(target, settings),
+        lambda: (is_published(target, settings) for _ in range(1)),
         every_seconds=settings.iceberg.publish_seconds,
         now_seconds=time.monotonic,
     )
     yield _tended(publishing, target, settings, reached_ms)
-    deque(_publishing_round(target, settings), maxlen=0)
+    is_published(target, settings)
 
 
 def _tended(rollup: Rollup, target: ParquetReads, settings: Settings, reached_ms: Reached) -> Rollup:
