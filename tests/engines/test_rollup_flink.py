@@ -52,7 +52,7 @@ class TestFlinkRollup(RollupContract):
     def rollup(
         self, bus: TopicBus, warehouse: DuckdbWarehouse, shared: SharedProcess, tmp_path: Path
     ) -> Iterator[Callable[[], int]]:
-        running = rollup_of(bus, warehouse, tmp_path / "flink", lambda _token: shared)
+        running = rollup_of(bus, warehouse, tmp_path / "a 50%20 flink", lambda _token: shared)
         running.start()
         yield lambda: drain(running)
         running.stop()
