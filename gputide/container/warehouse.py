@@ -7,6 +7,7 @@ opened: `gputide apply --abort` and other verbs that open none start without it.
 from __future__ import annotations
 
 import time
+from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing, contextmanager
 from datetime import UTC, datetime
@@ -98,8 +99,9 @@ def upkeep_round(
             target, now=now, files_max=policy.files_max, late_days=late_days, reached_ms=reached_ms()
         )
         yield from retain(target, now=now, days=policy.retain_days, finest_days=policy.retain_finest_days)
-        if is_published(target, settings):
-            remove_replaced(target, now=now, keep_seconds=policy.keep_replaced_seconds)
+        named = named_by_tables(target, settings)
+        if named is not None:
+            remove_replaced(target, now=now, keep_seconds=policy.keep_replaced_seconds, named=named)
     except Held:
         return
 
@@ -128,8 +130,8 @@ def open_iceberg_tables(target: ParquetReads, settings: Settings) -> Iterator[Ic
         yield tables
 
 
-def is_published(target: ParquetReads, settings: Settings) -> bool:
-    """Publishes to the Iceberg tables, where there are any; whether none of them names a file that was replaced.
+def named_by_tables(target: ParquetReads, settings: Settings) -> frozenset[str] | None:
+    """Publishes to the Iceberg tables, where there are any; the files that their readers may open, None if not known.
 
     Tables that can't be reached or were altered keep nobody from rolling up; replaced files stay while they are named.
 
@@ -137,16 +139,27 @@ def is_published(target: ParquetReads, settings: Settings) -> bool:
         Misconfigured: as `open_iceberg_tables`.
     """
     if settings.iceberg.database is None:
-        return True
+        return frozenset()
+    found = list(_published(target, settings, lambda tables: tables.named()))
+    return found[0] if found else None
+
+
+def _published(
+    target: ParquetReads, settings: Settings, then: Callable[[IcebergTables], frozenset[str]]
+) -> Iterator[frozenset[str]]:
+    """Publishes once, then asks the tables; nothing where somebody else is at it, or they can't be reached."""
     try:
         with open_iceberg_tables(target, settings) as tables:
             tables.publish(keep_seconds=settings.warehouse.keep_replaced_seconds)
+            yield then(tables)
     except Held:
-        return False
+        return
     except (Corrupt, Unavailable) as exc:
         _log.warning("iceberg tables are behind the warehouse", why=str(exc))
-        return False
-    return True
+
+
+def _publishing_round(target: ParquetReads, settings: Settings) -> Iterator[object]:
+    return _published(target, settings, lambda _tables: frozenset())
 
 
 @contextmanager
@@ -165,15 +178,15 @@ def tended_rollup(
         return
     from pipeline.rollup.rollup import TendingRollup
 
-    is_published(target, settings)
+    deque(_publishing_round(target, settings), maxlen=0)
     publishing = TendingRollup(
         rollup,
-        lambda: (is_published(target, settings) for _ in range(1)),
+        lambda: _publishing_round(target, settings),
         every_seconds=settings.iceberg.publish_seconds,
         now_seconds=time.monotonic,
     )
     yield _tended(publishing, target, settings, reached_ms)
-    is_published(target, settings)
+    deque(_publishing_round(target, settings), maxlen=0)
 
 
 def _tended(rollup: Rollup, target: ParquetReads, settings: Settings, reached_ms: Reached) -> Rollup:

@@ -145,6 +145,22 @@ class IcebergTables:
                 added, removed = added + more, removed + fewer
         return Published(added=added, removed=removed)
 
+    def named(self) -> frozenset[str]:
+        """Files, below the warehouse's folder, that a reader of any snapshot that a table still has may open.
+
+        Raises:
+            Unavailable: as `publish`.
+        """
+        found: set[str] = set()
+        with _answering(self._settings):
+            for table in TABLES:
+                opened = self._table(table)
+                snapshots = opened.metadata.snapshots
+                manifests = {one.manifest_path: one for each in snapshots for one in each.manifests(opened.io)}
+                for manifest in manifests.values():
+                    found |= {entry.data_file.file_path for entry in manifest.fetch_manifest_entry(opened.io)}
+        return frozenset(path.removeprefix(f"{self._location}/") for path in found)
+
     def close(self) -> None:
         """Lets go of the catalogue."""
         self._catalogue.close()

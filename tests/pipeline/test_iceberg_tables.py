@@ -300,6 +300,11 @@ def test_no_replaced_file_goes_while_a_table_names_it(shop: Shop) -> None:
     away = IcebergSettings(database="sqlite:////proc/none/tables.db")
     list(upkeep_round(shop.warehouse, Settings(iceberg=away, warehouse=policy), later))
     check(shop, samples)
+    before = shop.read(POD_USAGE.name)
+    list(upkeep_round(shop.warehouse, Settings(iceberg=shop.settings, warehouse=policy), later))
+    check(shop, samples)
+    assert before.scan().to_arrow().num_rows > 0, "published late, and a reader under way was cut off"
+    time.sleep(2.5)
     list(upkeep_round(shop.warehouse, Settings(iceberg=shop.settings, warehouse=policy), later))
     check(shop, samples)
     assert not list((shop.folder / "warehouse" / POD_USAGE.name).rglob("w0-*.parquet"))

@@ -12,7 +12,7 @@ from fleet.documents import document
 from fleet.errors import Misconfigured
 from fleet.units import format_count
 from gputide.container.rollup import bus_reached_ms
-from gputide.container.warehouse import is_published, open_iceberg_tables, open_warehouse, warehouse
+from gputide.container.warehouse import named_by_tables, open_iceberg_tables, open_warehouse, warehouse
 from gputide.options import answering
 from gputide.output import Answer, Listing
 from gputide.session import Session, session_of
@@ -93,10 +93,11 @@ def publish_tables(context: typer.Context) -> None:
 
 def _removed(session: Session, target: ParquetReads, keep_seconds: int | None) -> int:
     """Removes replaced files that no table names any more; returns how many."""
-    if not is_published(target, session.settings):
+    named = named_by_tables(target, session.settings)
+    if named is None:
         return 0
     kept_seconds = session.settings.warehouse.keep_replaced_seconds if keep_seconds is None else keep_seconds
-    return remove_replaced(target, now=session.now(), keep_seconds=kept_seconds)
+    return remove_replaced(target, now=session.now(), keep_seconds=kept_seconds, named=named)
 
 
 def _answer_of(done: Iterable[Upkeep], removed: int, word: str) -> Answer:
