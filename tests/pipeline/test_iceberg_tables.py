@@ -271,12 +271,14 @@ def test_statistics_of_another_engine_stay_with_their_table(shop: Shop) -> None:
     os.utime(path, (1, 1))
     with table.update_statistics() as change:
         change.set_statistics(
-            StatisticsFile(
-                snapshot_id=current,
-                statistics_path=f"file://{path}",
-                file_size_in_bytes=4,
-                file_footer_size_in_bytes=0,
-                blob_metadata=[],
+            StatisticsFile.model_validate(
+                {
+                    "snapshot-id": current,
+                    "statistics-path": f"file://{path}",
+                    "file-size-in-bytes": 4,
+                    "file-footer-size-in-bytes": 0,
+                    "blob-metadata": [],
+                }
             )
         )
     with table.manage_snapshots() as tags:
