@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from enum import StrEnum
 from pathlib import Path
@@ -268,6 +269,10 @@ class WarehouseSettings(Section):
         return self
 
 
+_WITH_PASSWORD = re.compile(r"^[\w+]+://[^:/]*:[^@]*@|[?&]\w*(?:password|passwd|pwd)=", re.IGNORECASE)
+"""An address of a database that holds a password, as SQLAlchemy takes addresses apart, or its driver does."""
+
+
 class IcebergSettings(Section):
     """The warehouse as Apache Iceberg tables, for Spark, Trino, Flink, Hive and others to read."""
 
@@ -289,7 +294,7 @@ class IcebergSettings(Section):
     @field_validator("database")
     @classmethod
     def _holds_no_password(cls, database: str | None) -> str | None:
-        if database is not None and ":" in database.partition("://")[2].partition("@")[0] and "@" in database:
+        if database is not None and _WITH_PASSWORD.search(database):
             raise ValueError("database holds a password; name a file with it in iceberg.password_file")
         return database
 

@@ -404,12 +404,16 @@ def _validated(
         raise Misconfigured(joined([_words(fault, sources) for fault in faults(exc, Settings)])) from exc
 
 
+_UNSHOWN = frozenset({"iceberg.database"})
+"""Settings that are refused where they hold a password."""
+
+
 def _words(fault: Fault, sources: Mapping[str, str]) -> str:
     name = ".".join(fault.place)[:SHOWN_LENGTH_MAX]
     source = sources.get(".".join(fault.place[:2]))
     if source is None:
         return f"cannot use settings of {name}: {fault.reason}"
-    value = name if fault.shown is None else f"{name}={fault.shown}"
+    value = name if fault.shown is None or name in _UNSHOWN else f"{name}={fault.shown}"
     return f"cannot use setting {value} ({source}): {fault.reason}"
 
 

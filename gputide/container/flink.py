@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator, Mapping
-from contextlib import closing, contextmanager
+from contextlib import closing, contextmanager, nullcontext
 from pathlib import Path
 
 from fleet.data_folder import DataFolder
+from fleet.durable import FolderLock
 from fleet.errors import Misconfigured
 from fleet.settings.pipeline import BusKind, KafkaSecurity, KafkaSettings
 from fleet.settings.settings import Settings
@@ -17,7 +18,7 @@ from pipeline.flink.configuration import FlinkJobOptions
 from pipeline.flink.description import FlinkDescription, FlinkTopic
 from pipeline.flink.process import FlinkEnvironment, FlinkProcess
 from pipeline.flink.publish import FlinkPublisher
-from pipeline.flink.state import FlinkState
+from pipeline.flink.state import FlinkState, uri_of
 from pipeline.rollup.rollup import Rollup
 from pipeline.rollup.rollup_flink import FlinkRollup
 from wire.tls import Tls
@@ -36,6 +37,7 @@ def open_flink_rollup(folder: DataFolder, settings: Settings, cache: Path) -> It
 
     Raises:
         Misconfigured: the bus does not carry what Flink reads, or the job's state does not fit.
+        Held: another process rolls up with this state.
         Unavailable: brokers or Flink can't be reached, or another process writes to the warehouse.
     """
     if settings.bus.kind is not BusKind.KAFKA:
@@ -47,11 +49,13 @@ def open_flink_rollup(folder: DataFolder, settings: Settings, cache: Path) -> It
     from pipeline.bus.kafka_topic import open_topic
 
     kafka = settings.kafka
-    topic = open_topic(kafka, kafka.topic, partitions=kafka.partitions)
     state = FlinkState(_state_folder(folder, settings))
     options = settings.flink
     with (
+        # Two who publish would take each other's files for published.
+        FolderLock(state.folder, "rollup"),
         open_warehouse(folder, settings) as warehouse,
+        nullcontext(open_topic(kafka, kafka.topic, partitions=kafka.partitions)) as topic,
         closing(KafkaProgress(kafka, kafka.topic, kafka.group)) as progress,
         closing(KafkaDeadLetters(kafka, kafka.topic)) as dead_letters,
     ):
@@ -97,6 +101,7 @@ def open_flink_rollup(folder: DataFolder, settings: Settings, cache: Path) -> It
             rollup.start()
             with tended_rollup(rollup, warehouse, settings) as tended:
                 yield tended, rollup
+                rollup.leave()  # before the tables are published to for the last time
         finally:
             rollup.leave()
 
@@ -115,7 +120,7 @@ def job_description(folder: DataFolder, settings: Settings, *, with_secrets: boo
             group=kafka.group,
             properties=kafka_properties(kafka, with_secrets=with_secrets),
         ),
-        staging=(_state_folder(folder, settings).resolve() / "staging").as_uri(),
+        staging=uri_of(_state_folder(folder, settings).resolve() / "staging"),
         window_seconds=settings.rollup.window_seconds,
         late_days=settings.rollup.late_days,
     )

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 
 from fleet.data_folder import DataFolder
 from fleet.durable import Held
-from fleet.errors import Misconfigured, NotEnoughData, Unavailable
+from fleet.errors import Corrupt, Misconfigured, NotEnoughData, Unavailable
 from fleet.logs import logger
 from fleet.settings.pipeline import WarehouseKind
 from fleet.settings.settings import Settings
@@ -99,7 +99,9 @@ def upkeep_round(
             target, now=now, files_max=policy.files_max, late_days=late_days, reached_ms=reached_ms()
         )
         yield from retain(target, now=now, days=policy.retain_days, finest_days=policy.retain_finest_days)
-        remove_replaced(target, now=now, keep_seconds=policy.keep_replaced_seconds)
+        named = named_by_tables(target, settings)
+        if named is not None:
+            remove_replaced(target, now=now, keep_seconds=policy.keep_replaced_seconds, named=named)
     except Held:
         return
 
@@ -128,15 +130,36 @@ def open_iceberg_tables(target: ParquetReads, settings: Settings) -> Iterator[Ic
         yield tables
 
 
-def _publishing_round(target: ParquetReads, settings: Settings) -> Iterator[object]:
-    """Publishes once, where nobody else is at it; tables that can't be reached keep nobody from rolling up."""
+def named_by_tables(target: ParquetReads, settings: Settings) -> frozenset[str] | None:
+    """Publishes to the Iceberg tables, where there are any; the files that their readers may open, None if not known.
+
+    Tables that can't be reached or were altered keep nobody from rolling up; replaced files stay while they are named.
+
+    Raises:
+        Misconfigured: as `open_iceberg_tables`.
+    """
+    if settings.iceberg.database is None:
+        return frozenset()
+    found = list(_published(target, settings, lambda tables: tables.named()))
+    return found[0] if found else None
+
+
+def _published(
+    target: ParquetReads, settings: Settings, then: Callable[[IcebergTables], frozenset[str]]
+) -> Iterator[frozenset[str]]:
+    """Publishes once, then asks the tables; nothing where somebody else is at it, or they can't be reached."""
     try:
         with open_iceberg_tables(target, settings) as tables:
-            yield tables.publish(keep_seconds=settings.warehouse.keep_replaced_seconds)
+            tables.publish(keep_seconds=settings.warehouse.keep_replaced_seconds)
+            yield then(tables)
     except Held:
         return
-    except Unavailable as exc:
+    except (Corrupt, Unavailable) as exc:
         _log.warning("iceberg tables are behind the warehouse", why=str(exc))
+
+
+def _publishing_round(target: ParquetReads, settings: Settings) -> Iterator[object]:
+    return _published(target, settings, lambda _tables: frozenset())
 
 
 @contextmanager

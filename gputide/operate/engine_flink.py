@@ -48,8 +48,8 @@ class FlinkStock:
 
     @property
     def class_path(self) -> str:
-        """All of it, as Java writes it."""
-        return os.pathsep.join((*_libraries(self.home, self.jars), str(self.program)))
+        """All of it, as Java writes it; the program first: former ones may lie among the jars."""
+        return os.pathsep.join((str(self.program), *_libraries(self.home, self.jars)))
 
     def environ(self, outer: Mapping[str, str]) -> dict[str, str]:
         """Variables that let Flink's scripts find Java and the jars."""

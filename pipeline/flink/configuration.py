@@ -9,6 +9,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from pipeline.flink.state import uri_of
 from wire.tls import Tls
 
 MAX_PARALLELISM = 128
@@ -73,7 +74,7 @@ def job_configuration(options: FlinkJobOptions, places: FlinkPlaces) -> dict[str
         "execution.checkpointing.externalized-checkpoint-retention": "RETAIN_ON_CANCELLATION",
         "execution.checkpointing.num-retained": "3",
         "execution.checkpointing.storage": "filesystem",
-        "execution.checkpointing.dir": places.checkpoints.as_uri(),
+        "execution.checkpointing.dir": uri_of(places.checkpoints),
         "restart-strategy.type": options.restarts,
     }
     if options.rest is None:

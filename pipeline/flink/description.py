@@ -52,21 +52,22 @@ class FlinkDescription:
 
     def document(self) -> dict[str, Any]:
         """As the Java program reads it."""
-        topic = self.topic
-        source = {"servers": topic.servers, "topic": topic.topic, "group": topic.group}
         return {
-            "source": {**source, "properties": dict(sorted(topic.properties.items()))},
+            "source": {**self._source(), "properties": dict(sorted(self.topic.properties.items()))},
             "staging": self.staging,
             "layout": self._layout(),
         }
 
     def fingerprint(self, program: str) -> str:
-        """Distinguishes jobs that would write other rows of the same records.
+        """Distinguishes jobs that read something else, or would write other rows of the same records.
 
         Args:
             program: name of the Java program, with its version.
         """
-        return sha256(json.dumps([program, self._layout()], sort_keys=True).encode()).hexdigest()
+        return sha256(json.dumps([program, self._source(), self._layout()], sort_keys=True).encode()).hexdigest()
+
+    def _source(self) -> dict[str, str]:
+        return {"servers": self.topic.servers, "topic": self.topic.topic, "group": self.topic.group}
 
     def _layout(self) -> dict[str, Any]:
         levels = (self.window_seconds, *(level for level in WINDOW_SECONDS if level > self.window_seconds))

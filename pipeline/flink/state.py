@@ -61,6 +61,11 @@ class RestorePoint:
     folder: Path
 
 
+def uri_of(path: Path) -> str:
+    """A path as Flink is given it: what stands behind `file://` is taken as it is (flink:core/fs/Path.java)."""
+    return f"file://{path}"
+
+
 class FlinkState:
     """The folder.
 

@@ -339,6 +339,9 @@ def _section(
     end = blocks.read_section(plain, at, identities.num_rows, tuple(into), before)
     if end < 0:
         raise Corrupt(f"cannot read rows of {table.name}: their blocks are damaged at byte {at} of {len(plain)}")
+    times = (ts_ms,) if table.name in IDENTITY_TABLES else (ts_ms, values[0], values[1][~np.isnan(values[1])])
+    if not all(np.all((part >= TS_MIN_MS) & (part <= TS_MAX_MS)) for part in times):
+        raise Corrupt(f"cannot read rows of {table.name}: one has a time that no receiver takes")
     section = Section(
         table=table,
         identities=identities,

@@ -24,7 +24,7 @@ from pipeline.flink.description import FlinkDescription
 from pipeline.flink.process import FlinkProcess, end_left_over
 from pipeline.flink.publish import FlinkPublisher
 from pipeline.flink.rest import FlinkRest
-from pipeline.flink.state import FlinkRun, FlinkState
+from pipeline.flink.state import FlinkRun, FlinkState, uri_of
 from pipeline.rollup.rollup import RollupStep
 
 _log = logger(__name__)
@@ -115,7 +115,7 @@ class FlinkRollup:
                 f"cannot start the Flink job without its state: the warehouse has {self._publisher.published} batches "
                 f"of it, but {self._state.folder} holds no checkpoint; set flink.state_folder to where it lies"
             )
-        self._submit(None if newest is None else newest.folder.as_uri())
+        self._submit(None if newest is None else uri_of(newest.folder))
 
     def step(self) -> RollupStep | None:
         """Publishes the next finished files; None where there are none. See `Rollup.step`.
@@ -228,7 +228,7 @@ class FlinkRollup:
         deadline = time.monotonic() + _STOP_SECONDS
         while True:
             try:
-                rest.stop(self._job, self._state.savepoints.as_uri(), seconds_max=deadline - time.monotonic())
+                rest.stop(self._job, uri_of(self._state.savepoints), seconds_max=deadline - time.monotonic())
                 return
             except Unavailable:
                 if time.monotonic() > deadline - _CHECK_SECONDS or rest.job_state(self._job) in _OVER:

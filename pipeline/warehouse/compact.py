@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from dataclasses import dataclass
 from datetime import date, datetime, timedelta
 from pathlib import Path
@@ -111,15 +111,18 @@ def retain(warehouse: ParquetReads, *, now: datetime, days: int | None, finest_d
                     yield _merged(warehouse, folder, files, kept, now_ms())
 
 
-def remove_replaced(warehouse: ParquetReads, *, now: datetime, keep_seconds: int) -> int:
+def remove_replaced(warehouse: ParquetReads, *, now: datetime, keep_seconds: int, named: Collection[str] = ()) -> int:
     """Removes files that were replaced longer ago than they are kept for, and what the killed left; returns how many.
+
+    Args:
+        named: files that others may open still, see `WarehouseFiles.remove_replaced`.
 
     Raises:
         Unavailable: another process does upkeep.
         Corrupt: the storage does not let go of a file.
     """
     with warehouse.files.upkeep():
-        return warehouse.files.remove_replaced(epoch_ms(now) - keep_seconds * 1000)
+        return warehouse.files.remove_replaced(epoch_ms(now) - keep_seconds * 1000, named)
 
 
 def _merged(

@@ -18,7 +18,7 @@ from __future__ import annotations
 
 import json
 import uuid
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, suppress
 from dataclasses import replace
 from pathlib import Path
@@ -228,15 +228,20 @@ class WarehouseFiles:
         """Whether a partition takes in no further samples; see `SeenStore.is_closed`."""
         return self._manifest.is_closed(table.name, date, cluster)
 
-    def remove_replaced(self, before_ms: int) -> int:
+    def remove_replaced(self, before_ms: int, named: Collection[str] = ()) -> int:
         """Removes files that were replaced before a moment, and returns how many; for who holds `upkeep`.
+
+        Args:
+            named: files that others may open still: what was replaced with them or later stays, too.
 
         Raises:
             Unavailable: the catalogue does not answer.
             Corrupt: the storage does not let go of a file.
         """
         self.take_writing()
-        gone = [file for file, at_ms in self._manifest.replaced() if at_ms < before_ms]
+        replaced = self._manifest.replaced()
+        before_ms = min([before_ms, *(at_ms for file, at_ms in replaced if file.path in named)])
+        gone = [file for file, at_ms in replaced if at_ms < before_ms]
         try:
             removed = sum((self._local if file.is_index else self.rows).remove(Path(file.path)) for file in gone)
         except OSError as exc:

@@ -15,13 +15,16 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
-from datetime import UTC, date, datetime
+from datetime import date
+from itertools import pairwise
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
+import pyarrow as pa
 import pyarrow.fs as pafs
 from pyiceberg.catalog.sql import SqlCatalog
-from pyiceberg.exceptions import CommitFailedException, NoSuchTableError
+from pyiceberg.exceptions import CommitFailedException, NoSuchTableError, ValidationException
+from pyiceberg.io.pyarrow import PyArrowFileIO
 from pyiceberg.manifest import DataFile, DataFileContent, FileFormat
 from pyiceberg.partitioning import PartitionField, PartitionSpec
 from pyiceberg.schema import Schema
@@ -34,6 +37,7 @@ from sqlalchemy.exc import ArgumentError, NoSuchModuleError, SQLAlchemyError
 
 from fleet.durable import FolderLock
 from fleet.errors import Corrupt, Misconfigured, Unavailable
+from fleet.logs import logger
 from fleet.schema import TABLES, ColumnKind, Table
 from fleet.settings.pipeline import IcebergSettings
 from pipeline.password_file import read_password
@@ -45,10 +49,13 @@ DATE_COLUMN = "dt"
 METADATA_FOLDER = "iceberg"
 """Folder below the warehouse's that the tables' metadata lie in."""
 _LOCK = "iceberg"
+_CUT_BY = frozenset("#?\t\n\r")
+"""What readers take for the end of a path, or leave out of it, where a location holds it."""
 _TRIES = 20
 _PAUSE_SECONDS = 0.1
 _SQLITE_WAIT_SECONDS = 30
 _EPOCH = date(1970, 1, 1)
+_log = logger(__name__)
 _TYPES = {
     ColumnKind.TEXT: StringType,
     ColumnKind.INTEGER: LongType,
@@ -87,7 +94,7 @@ class IcebergTables:
         location: URI of the warehouse's folder, as readers reach it.
 
     Raises:
-        Misconfigured: the catalogue's address can't be used, or nobody is let in by it.
+        Misconfigured: the catalogue's address can't be used, or nobody is let in by it; or the location can't be one.
         Unavailable: the catalogue's database does not answer.
     """
 
@@ -95,6 +102,11 @@ class IcebergTables:
         self._files = files
         self._namespace = settings.namespace
         self._location = location.rstrip("/")
+        if _CUT_BY & set(location):
+            raise Misconfigured(
+                f"cannot publish tables of {location!r}: readers cut an address at # and ?; set iceberg.location to "
+                "another path of the same folder"
+            )
         with _answering(settings):
             self._catalogue = SqlCatalog(settings.catalogue, uri=_address(settings), warehouse=self._location)
             if self._catalogue.engine.dialect.name == "sqlite":
@@ -124,28 +136,64 @@ class IcebergTables:
                 if not file.is_index:
                     counting[file.table][f"{self._location}/{file.path}"] = file
             for table in TABLES:
-                found = self._table(table)
-                more, fewer = self._followed(found, counting[table.name])
+                try:
+                    more, fewer = self._published(table, counting[table.name], keep_seconds)
+                except FileNotFoundError as exc:
+                    _log.warning("iceberg table lacks metadata; making it anew", table=table.name, why=str(exc))
+                    self._catalogue.drop_table(f"{self._namespace}.{table.name}")
+                    more, fewer = self._published(table, counting[table.name], keep_seconds)
                 added, removed = added + more, removed + fewer
-                _forget(found, keep_seconds)
         return Published(added=added, removed=removed)
+
+    def named(self) -> frozenset[str]:
+        """Files, below the warehouse's folder, that a reader of any snapshot that a table still has may open.
+
+        Raises:
+            Unavailable: as `publish`.
+        """
+        found: set[str] = set()
+        with _answering(self._settings):
+            for table in TABLES:
+                opened = self._table(table)
+                snapshots = opened.metadata.snapshots
+                manifests = {one.manifest_path: one for each in snapshots for one in each.manifests(opened.io)}
+                for manifest in manifests.values():
+                    found |= {entry.data_file.file_path for entry in manifest.fetch_manifest_entry(opened.io)}
+        return frozenset(path.removeprefix(f"{self._location}/") for path in found)
 
     def close(self) -> None:
         """Lets go of the catalogue."""
         self._catalogue.close()
 
+    def _published(self, table: Table, counting: dict[str, PartFile], keep_seconds: float) -> tuple[int, int]:
+        """How many files were added to a table and removed from it.
+
+        Raises:
+            FileNotFoundError: metadata that the catalogue names is not there, as where it is of a back-up.
+        """
+        found = self._table(table)
+        done = self._followed(found, counting)
+        _forget(found, keep_seconds)
+        return done
+
     def _table(self, table: Table) -> IcebergTable:
         """A table as the schema has it; made, or given the columns that it lacks."""
         name, wanted = f"{self._namespace}.{table.name}", _schema(table)
+        location = f"{self._location}/{METADATA_FOLDER}/{table.name}"
         try:
             found = self._catalogue.load_table(name)
         except NoSuchTableError:
             return self._catalogue.create_table_if_not_exists(
                 name,
                 schema=wanted,
-                location=f"{self._location}/{METADATA_FOLDER}/{table.name}",
+                location=location,
                 partition_spec=_partitions(wanted),
                 properties={**_PROPERTIES, "schema.name-mapping.default": wanted.name_mapping.model_dump_json()},
+            )
+        if found.location() != location:
+            raise Corrupt(
+                f"cannot publish to {name}: it is of another warehouse, at {found.location()} instead of "
+                f"{location}; set iceberg.namespace to a name of its own, or drop the table"
             )
         fields = {field.name: field.field_type for field in found.schema().fields}
         if [field.name for field in found.spec().fields] != [DATE_COLUMN, "cluster"] or any(
@@ -218,17 +266,25 @@ def _partitions(schema: Schema) -> PartitionSpec:
 
 def _forget(table: IcebergTable, keep_seconds: float) -> None:
     """Forgets what a table said long ago, where there is so much of it that it pays, and removes what that leaves."""
-    before = datetime.now(UTC).timestamp() - keep_seconds
-    snapshots = table.metadata.snapshots
-    if not snapshots or snapshots[0].timestamp_ms / 1000 > before - keep_seconds:
+    before = time.time() - keep_seconds
+    # A snapshot is what the table says until the next one comes, however long that takes.
+    ends = {one.snapshot_id: later.timestamp_ms / 1000 for one, later in pairwise(table.metadata.snapshots)}
+    if not ends or min(ends.values()) > before - keep_seconds:
         return
-    table.maintenance.expire_snapshots().older_than(datetime.fromtimestamp(before)).commit()  # noqa: DTZ006 - naive is local there
+    named = {ref.snapshot_id for ref in table.metadata.refs.values()}
+    over = [number for number, end in ends.items() if end < before and number not in named]
+    with suppress(CommitFailedException):  # somebody else was faster: the next time does it
+        table.maintenance.expire_snapshots().by_ids(over).commit()
     table.refresh()
     kept = {table.metadata_location, *(entry.metadata_file for entry in table.metadata.metadata_log)}
+    kept |= {file.statistics_path for file in (*table.metadata.statistics, *table.metadata.partition_statistics)}
     for snapshot in table.metadata.snapshots:
         kept |= {snapshot.manifest_list, *(manifest.manifest_path for manifest in snapshot.manifests(table.io))}
     names = {path.rpartition("/")[2] for path in kept}
-    system, folder = pafs.FileSystem.from_uri(f"{table.location()}/metadata")
+    # As those who wrote them take the address, which is no URI to pyarrow where it holds a blank.
+    files = cast("PyArrowFileIO", table.io)
+    scheme, host, folder = files.parse_location(f"{table.location()}/metadata", files.properties)
+    system = files.fs_by_scheme(scheme, host)
     for info in system.get_file_info(pafs.FileSelector(folder)):
         # What is newer may belong to a commit under way.
         if info.base_name not in names and info.mtime is not None and info.mtime.timestamp() < before:
@@ -254,5 +310,7 @@ def _answering(settings: IcebergSettings) -> Iterator[None]:
     except SQLAlchemyError as exc:
         reason = getattr(exc, "orig", None) or exc
         raise Unavailable(f"cannot reach {shown}: {' '.join(str(reason).split())[:300]}") from exc
-    except OSError as exc:
-        raise Unavailable(f"cannot write the tables' metadata: {exc.strerror or exc}") from exc
+    except (CommitFailedException, ValidationException) as exc:
+        raise Unavailable(f"cannot publish tables: others change them meanwhile: {exc}") from exc
+    except (OSError, pa.ArrowException) as exc:
+        raise Unavailable(f"cannot write the tables' metadata: {getattr(exc, 'strerror', None) or exc}") from exc

@@ -16,7 +16,7 @@ from pipeline.flink.configuration import FlinkJobOptions
 from pipeline.flink.description import FlinkDescription, FlinkTopic
 from pipeline.flink.process import FlinkEnvironment, FlinkProcess
 from pipeline.flink.publish import FlinkPublisher
-from pipeline.flink.state import FlinkState
+from pipeline.flink.state import FlinkState, uri_of
 from pipeline.rollup.rollup_flink import FlinkRollup
 from pipeline.warehouse.warehouse_duckdb import DuckdbWarehouse
 from tests.engines.running import Kafka
@@ -74,7 +74,7 @@ def rollup_of(
     return FlinkRollup(
         state,
         FlinkDescription(
-            topic=source, staging=state.staging.as_uri(), window_seconds=window_seconds, late_days=LATE_DAYS
+            topic=source, staging=uri_of(state.staging), window_seconds=window_seconds, late_days=LATE_DAYS
         ),
         FlinkJobOptions(**{"parallelism": 1, "checkpoint_milliseconds": 300, "restarts": "none", **options}),
         program=Path("/program.jar"),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import shutil
 import time
 from collections.abc import Callable, Iterator
@@ -52,7 +53,7 @@ class TestFlinkRollup(RollupContract):
     def rollup(
         self, bus: TopicBus, warehouse: DuckdbWarehouse, shared: SharedProcess, tmp_path: Path
     ) -> Iterator[Callable[[], int]]:
-        running = rollup_of(bus, warehouse, tmp_path / "flink", lambda _token: shared)
+        running = rollup_of(bus, warehouse, tmp_path / "a 50%20 flink", lambda _token: shared)
         running.start()
         yield lambda: drain(running)
         running.stop()
@@ -147,6 +148,40 @@ def test_day_is_closed_days_after_it_had_samples_and_a_day_that_had_none_is_open
     assert sum(step.late for step in steps) == 1
     assert sum(step.samples for step in steps) == len(live) + 2
     assert sum(step.records for step in steps) == len(live) + 2
+
+
+def test_what_was_counted_is_forgotten_with_its_day_and_not_before(
+    bus: TopicBus, warehouse: DuckdbWarehouse, shared: SharedProcess, tmp_path: Path
+) -> None:
+    # At midnight a day ends: its last sample is of an hour that goes with the next one.
+    days = [Sample(0, Measure.DUTY_CYCLE, START_MS + day * DAY_MS, 0.5) for day in range(LATE_DAYS + 3)]
+    running = rollup_of(bus, warehouse, tmp_path / "flink", lambda _token: shared)
+    running.start()
+    for sent in ([days[0]], days[1:], days[1:]):
+        intake_of(bus).take(body_of(sent), Version.V2)
+        drain(running)
+    running.stop()
+    assert_oracle(warehouse, days)
+    said = shared.log.with_suffix(".java.log").read_text(encoding="utf-8")
+    assert re.findall(r"forgot (\d+) hours of days", said)[-1] != "0"
+
+
+def test_jobs_of_another_parallelism_know_what_the_former_counted_and_closed(
+    bus: TopicBus, warehouse: DuckdbWarehouse, shared: SharedProcess, tmp_path: Path
+) -> None:
+    samples = small_fleet(pods=6, hours=2)
+    later = [Sample(0, Measure.DUTY_CYCLE, START_MS + day * DAY_MS + 60_000, 0.5) for day in range(1, LATE_DAYS + 2)]
+    late = 0
+    for parallelism, sent in ((1, samples[::2]), (3, samples), (2, [*samples, *later]), (3, [*samples, *later])):
+        running = rollup_of(bus, warehouse, tmp_path / "flink", lambda _token: shared, parallelism=parallelism)
+        running.start()
+        intake_of(bus).take(body_of(sent), Version.V2)
+        running.settle(seconds_max=SETTLE_SECONDS)
+        while (step := running.step()) is not None:
+            late += step.late
+        running.stop()
+    assert_oracle(warehouse, [*samples, *later])
+    assert late > 0
 
 
 def test_lost_state_is_refused_instead_of_counting_everything_again(

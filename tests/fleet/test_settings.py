@@ -153,3 +153,26 @@ def test_word_none_means_none_where_a_setting_may_be_none(tmp_path: Path) -> Non
     assert loaded.exporter.containers_folder is None
     assert loaded.recommender.measured_pairs is None
     assert load_settings(None, {"cluster.name": "none"}, {}).cluster.name == "none"
+
+
+@pytest.mark.parametrize(
+    "address",
+    [
+        "postgresql+pg8000://me:hush@db/none",
+        "postgresql+pg8000://me:hu/sh@db/none",
+        "postgresql+pg8000://:hush@db/none",
+        "postgresql+pg8000://me@db/none?password=hush",
+        "mysql+pymysql://me@db/none?ssl=1&passwd=hush",
+    ],
+)
+def test_an_address_with_a_password_is_refused_and_not_shown(address: str) -> None:
+    with pytest.raises(Misconfigured, match=r"iceberg\.password_file") as refused:
+        load_settings(None, {"iceberg.database": address}, {})
+    assert "hu" not in str(refused.value)
+
+
+@pytest.mark.parametrize(
+    "address", ["sqlite:////a:b@c", "sqlite:////a?b=c@d:e", "postgresql+pg8000://me@db:5432/none?ssl_context=true"]
+)
+def test_an_address_that_only_looks_like_one_with_a_password_is_taken(address: str) -> None:
+    assert load_settings(None, {"iceberg.database": address}, {}).iceberg.database == address

@@ -112,8 +112,11 @@ def test_a_java_without_a_compiler_is_named_with_the_jar_that_would_do(
         prepare()
     found = re.search(r"gputide-flink-\S+\.jar", str(refused.value))
     assert found is not None
-    (libraries / found[0]).touch()
+    for name in (found[0], "gputide-flink-of-a-former-one.jar"):
+        (libraries / name).touch()
     assert prepare().program == libraries / found[0]
+    # Java takes a class where it finds it first.
+    assert prepare().class_path.split(os.pathsep)[0] == str(libraries / found[0])
 
 
 @pytest.mark.parametrize("version", ["11.0.2", "24"])

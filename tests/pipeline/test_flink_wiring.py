@@ -8,10 +8,11 @@ from pathlib import Path
 import pytest
 
 from fleet.data_folder import open_data_folder
+from fleet.durable import FolderLock, Held
 from fleet.errors import Misconfigured
-from fleet.settings.pipeline import KafkaMechanism, KafkaSecurity, KafkaSettings
+from fleet.settings.pipeline import BusKind, BusSettings, KafkaMechanism, KafkaSecurity, KafkaSettings
 from fleet.settings.settings import Settings
-from gputide.container.flink import job_description, kafka_properties
+from gputide.container.flink import job_description, kafka_properties, open_flink_rollup
 
 PASSWORD = "pass\"word\\of 'mine"
 
@@ -65,3 +66,20 @@ def test_a_file_that_cannot_be_read_is_named(kafka: KafkaSettings, tmp_path: Pat
     (tmp_path / "ca").unlink()
     with pytest.raises(Misconfigured, match=str(tmp_path / "ca")):
         kafka_properties(kafka)
+
+
+def test_a_second_rollup_with_the_same_state_is_refused_before_it_ends_the_job_of_the_first(tmp_path: Path) -> None:
+    folder = open_data_folder(tmp_path / "data", create=True)
+    settings = Settings(bus=BusSettings(kind=BusKind.KAFKA), kafka=KafkaSettings(servers=("127.0.0.1:1",)))
+    with (
+        FolderLock(folder.path / "flink", "rollup"),
+        pytest.raises(Held, match="rollup"),
+        open_flink_rollup(folder, settings, tmp_path),
+    ):
+        pass
+
+
+def test_flink_is_given_paths_as_it_takes_them(tmp_path: Path) -> None:
+    folder = open_data_folder(tmp_path / "a 50% folder", create=True)
+    staging = json.loads(json.dumps(job_description(folder, Settings()).document()))["staging"]
+    assert staging == f"file://{folder.path.resolve()}/flink/staging"

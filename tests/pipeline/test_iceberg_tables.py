@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 import sqlite3
+import time
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
 from datetime import UTC, datetime, timedelta
@@ -13,10 +15,13 @@ import pyarrow as pa
 import pytest
 from pyiceberg.catalog.sql import SqlCatalog
 from pyiceberg.table import Table as IcebergTable
+from pyiceberg.table.statistics import StatisticsFile
 
 from fleet.errors import Corrupt, Misconfigured, Unavailable
 from fleet.schema import POD_USAGE, TABLES
-from fleet.settings.pipeline import IcebergSettings
+from fleet.settings.pipeline import IcebergSettings, WarehouseSettings
+from fleet.settings.settings import Settings
+from gputide.container.warehouse import upkeep_round
 from pipeline.bus.bus_file import FileBus
 from pipeline.remote_write.decode import Version
 from pipeline.warehouse.compact import compact, remove_replaced, retain
@@ -214,3 +219,122 @@ def test_readers_of_the_catalogue_keep_nobody_from_publishing(shop: Shop) -> Non
         assert reader.execute("BEGIN").execute("SELECT * FROM iceberg_tables").fetchone() is not None
         shop.send(small_fleet(pods=2, hours=1, seed=2))
         assert shop.publish().added > 0
+
+
+@pytest.mark.parametrize("zone", ["UTC", "Asia/Shanghai", "America/Lima"])
+def test_what_a_table_said_until_just_now_is_kept_however_old_it_is(
+    shop: Shop, zone: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("TZ", zone)
+    time.tzset()
+    try:
+        samples = small_fleet(pods=1, hours=4)
+        for piece in range(3):
+            shop.send(samples[piece::3])
+            before = shop.read(POD_USAGE.name) if piece else None
+            shop.publish(keep_seconds=0.5)
+            if before is not None:
+                assert before.scan().to_arrow().num_rows > 0, "a reader under way was cut off"
+                assert before.metadata.current_snapshot_id in {
+                    snapshot.snapshot_id for snapshot in shop.read(POD_USAGE.name).snapshots()
+                }
+            time.sleep(1.2)
+        shop.publish(keep_seconds=0.5)
+        assert len(shop.read(POD_USAGE.name).snapshots()) == 1
+    finally:
+        monkeypatch.undo()
+        time.tzset()
+
+
+@pytest.mark.parametrize("name", ["with blanks", "50%20", "ü"])
+def test_a_folder_of_any_name_has_tables_and_one_that_readers_would_cut_is_refused(tmp_path: Path, name: str) -> None:
+    shop = Shop(tmp_path / name)
+    shop.settings = IcebergSettings(database=f"sqlite:///{tmp_path}/tables.db")
+    samples = small_fleet(pods=1, hours=2)
+    for piece in range(3):
+        shop.send(samples[piece::3], cluster="c1")
+        shop.publish(keep_seconds=0.0)
+    check(shop, samples)
+    assert len(shop.read(POD_USAGE.name).snapshots()) == 1
+    with pytest.raises(Misconfigured, match=r"iceberg\.location"):
+        Shop(tmp_path / f"{name}#1").publish()
+
+
+def test_statistics_of_another_engine_stay_with_their_table(shop: Shop) -> None:
+    shop.send(small_fleet(pods=1, hours=1))
+    shop.publish()
+    table = shop.read(POD_USAGE.name)
+    current = table.metadata.current_snapshot_id
+    assert current is not None
+    path = shop.folder / "warehouse" / "iceberg" / POD_USAGE.name / "metadata" / "some.stats"
+    path.write_bytes(b"PFA1")
+    os.utime(path, (1, 1))
+    with table.update_statistics() as change:
+        change.set_statistics(
+            StatisticsFile.model_validate(
+                {
+                    "snapshot-id": current,
+                    "statistics-path": f"file://{path}",
+                    "file-size-in-bytes": 4,
+                    "file-footer-size-in-bytes": 0,
+                    "blob-metadata": [],
+                }
+            )
+        )
+    with table.manage_snapshots() as tags:
+        tags.create_tag(current, "kept")
+    for seed in range(2, 5):
+        shop.send(small_fleet(pods=1, hours=1, seed=seed))
+        shop.publish(keep_seconds=0.0)
+    assert path.exists()
+    assert shop.read(POD_USAGE.name).scan(snapshot_id=current).to_arrow().num_rows > 0
+
+
+def test_no_replaced_file_goes_while_a_table_names_it(shop: Shop) -> None:
+    samples = small_fleet(pods=2, hours=3)
+    for piece in range(3):
+        shop.send(samples[piece::3])
+    shop.publish()
+    now = datetime.fromtimestamp(START_MS / 1000, UTC) + timedelta(hours=9)
+    assert list(compact(shop.warehouse, now=now, files_max=2))
+    later = now + timedelta(days=1)
+    policy = WarehouseSettings(keep_replaced_seconds=1)
+    away = IcebergSettings(database="sqlite:////proc/none/tables.db")
+    list(upkeep_round(shop.warehouse, Settings(iceberg=away, warehouse=policy), later))
+    check(shop, samples)
+    before = shop.read(POD_USAGE.name)
+    list(upkeep_round(shop.warehouse, Settings(iceberg=shop.settings, warehouse=policy), later))
+    check(shop, samples)
+    assert before.scan().to_arrow().num_rows > 0, "published late, and a reader under way was cut off"
+    time.sleep(2.5)
+    list(upkeep_round(shop.warehouse, Settings(iceberg=shop.settings, warehouse=policy), later))
+    check(shop, samples)
+    assert not list((shop.folder / "warehouse" / POD_USAGE.name).rglob("w0-*.parquet"))
+
+
+def test_a_catalogue_of_a_back_up_is_put_right(shop: Shop) -> None:
+    samples = small_fleet(pods=1, hours=4)
+    for piece in range(8):
+        shop.send(samples[piece::8])
+        shop.publish(keep_seconds=0.0)
+        if piece == 0:
+            with (
+                closing(sqlite3.connect(shop.folder / "tables.db")) as catalogue,
+                closing(sqlite3.connect(shop.folder / "old.db")) as copy,
+            ):
+                catalogue.backup(copy)
+    shop.settings = IcebergSettings(database=f"sqlite:///{shop.folder}/old.db")
+    assert shop.publish().added > 0
+    check(shop, samples)
+
+
+def test_two_warehouses_do_not_take_each_others_tables(shop: Shop, tmp_path: Path) -> None:
+    samples = small_fleet(pods=1, hours=1)
+    shop.send(samples)
+    shop.publish()
+    other = Shop(tmp_path / "other")
+    other.settings = shop.settings
+    other.send(small_fleet(pods=2, hours=1, seed=2))
+    with pytest.raises(Corrupt, match=r"it is of another warehouse.*iceberg\.namespace"):
+        other.publish()
+    check(shop, samples)

@@ -14,13 +14,13 @@ from hypothesis import strategies as st
 from fleet.errors import Corrupt
 from fleet.schema import CARD_MEASURES, CARD_USAGE, INVENTORY_NODES, MEASURES, POD_USAGE, SLICE_MEASURES, Table
 from pipeline.records.label_rows import LabelRows
-from pipeline.records.rows import Section, identities_schema, pack, unpack
+from pipeline.records.rows import TS_MAX_MS, TS_MIN_MS, Section, identities_schema, pack, unpack
 from tests.pipeline.builders import START_MS
 
 DECIMAL = st.builds(lambda number, per: number / per, st.integers(-(10**6), 10**6), st.sampled_from([1, 10, 1000, 1e6]))
 PERCENT = st.builds(lambda number: number / 1000 * 0.01, st.integers(0, 100_000))
 VALUE = st.one_of(st.just(np.nan), DECIMAL, PERCENT, st.floats(allow_nan=False), st.sampled_from([-0.0, 0.0, 5e-324]))
-TIME = st.one_of(st.integers(START_MS, START_MS + 300), st.integers(-(2**63), 2**63 - 1))
+TIME = st.one_of(st.integers(START_MS, START_MS + 300), st.integers(TS_MIN_MS, TS_MAX_MS))
 
 
 @cache

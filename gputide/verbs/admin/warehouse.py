@@ -12,11 +12,12 @@ from fleet.documents import document
 from fleet.errors import Misconfigured
 from fleet.units import format_count
 from gputide.container.rollup import bus_reached_ms
-from gputide.container.warehouse import open_iceberg_tables, open_warehouse, warehouse
+from gputide.container.warehouse import named_by_tables, open_iceberg_tables, open_warehouse, warehouse
 from gputide.options import answering
 from gputide.output import Answer, Listing
 from gputide.session import Session, session_of
 from pipeline.warehouse.compact import Upkeep, compact, remove_replaced, retain, tidy_indexes
+from pipeline.warehouse.parquet_reads import ParquetReads
 from pipeline.warehouse.warehouse_duckdb import DuckdbWarehouse
 
 app = typer.Typer(no_args_is_help=True, help="Upkeep of the warehouse. Example: gputide admin warehouse compact")
@@ -38,7 +39,7 @@ def compact_files(
     late_days = session.settings.rollup.late_days
     with open_warehouse(session.folder(), session.settings) as warehouse:
         done = list(compact(warehouse, now=now, files_max=policy.files_max))
-        removed = remove_replaced(warehouse, now=now, keep_seconds=_kept_seconds(session, keep_seconds))
+        removed = _removed(session, warehouse, keep_seconds)
         reached_ms = bus_reached_ms(session.folder(), session.settings)
         tidied = tidy_indexes(
             warehouse, now=now, files_max=policy.files_max, late_days=late_days, reached_ms=reached_ms
@@ -61,7 +62,7 @@ def retain_days(
         )
     with open_warehouse(session.folder(), session.settings) as warehouse:
         done = list(retain(warehouse, now=now, days=policy.retain_days, finest_days=policy.retain_finest_days))
-        removed = remove_replaced(warehouse, now=now, keep_seconds=_kept_seconds(session, keep_seconds))
+        removed = _removed(session, warehouse, keep_seconds)
     return _answer_of(done, removed, "thinned or dropped")
 
 
@@ -90,8 +91,13 @@ def publish_tables(context: typer.Context) -> None:
     )
 
 
-def _kept_seconds(session: Session, given: int | None) -> int:
-    return session.settings.warehouse.keep_replaced_seconds if given is None else given
+def _removed(session: Session, target: ParquetReads, keep_seconds: int | None) -> int:
+    """Removes replaced files that no table names any more; returns how many."""
+    named = named_by_tables(target, session.settings)
+    if named is None:
+        return 0
+    kept_seconds = session.settings.warehouse.keep_replaced_seconds if keep_seconds is None else keep_seconds
+    return remove_replaced(target, now=session.now(), keep_seconds=kept_seconds, named=named)
 
 
 def _answer_of(done: Iterable[Upkeep], removed: int, word: str) -> Answer:

@@ -29,6 +29,11 @@ final class Days {
         open.andNot(closed);
     }
 
+    /** Adds the days whose further samples are still compared with those that were counted. */
+    void addOpen(BitSet to) {
+        to.or(open);
+    }
+
     Tuple4<String, Integer, long[], long[]> stored(String place) {
         return Tuple4.of(place, newest, open.toLongArray(), closed.toLongArray());
     }

@@ -114,6 +114,14 @@ final class Record {
                     throw new Unreadable("it has a row of time " + time);
                 }
             }
+            for (int row = 0; row < rows && !table.isUsage(); row++) {
+                double last = values[0][row];
+                double ended = values[1][row];
+                if (!(last >= layout.timeMinMs && last <= layout.timeMaxMs)
+                        || ended < layout.timeMinMs || ended > layout.timeMaxMs) {
+                    throw new Unreadable("it has a sighting until " + last + " that ended " + ended);
+                }
+            }
             return new Section(kind, identities, columns, places, times, values);
         } catch (IndexOutOfBoundsException exc) {
             throw cut(begin);

@@ -3,8 +3,11 @@ package gputide;
 import java.nio.charset.StandardCharsets;
 import java.time.Duration;
 import java.util.ArrayList;
+import java.util.BitSet;
 import java.util.HashMap;
+import java.util.Iterator;
 import java.util.Map;
+import org.apache.flink.api.common.TaskInfo;
 import org.apache.flink.api.common.state.ListState;
 import org.apache.flink.api.common.state.ListStateDescriptor;
 import org.apache.flink.api.common.state.MapState;
@@ -16,6 +19,7 @@ import org.apache.flink.api.common.typeinfo.TypeInformation;
 import org.apache.flink.api.java.tuple.Tuple2;
 import org.apache.flink.api.java.tuple.Tuple4;
 import org.apache.flink.api.java.typeutils.TupleTypeInfo;
+import org.apache.flink.runtime.state.KeyGroupRangeAssignment;
 import org.apache.flink.runtime.state.StateInitializationContext;
 import org.apache.flink.runtime.state.StateSnapshotContext;
 import org.apache.flink.streaming.api.operators.AbstractStreamOperator;
@@ -31,7 +35,7 @@ import org.apache.flink.table.data.StringData;
  * <p>Rows gather in memory until the next checkpoint, whose barrier they go before: then rows of one identity and time
  * become one, by the largest value; measures that were counted before are taken away; and what is left goes out as
  * additive rows of every level. So no sum is ever under way in a checkpoint: its only state is which samples were
- * counted ({@link Seen}), which is dropped after the days in which a sample may still come, and which days those are.
+ * counted ({@link Seen}), which is dropped with the days in which a sample may still come, and which days those are.
  * A row that is late by less makes one more additive row. These are the rules of pipeline.rollup.rollup_duckdb.
  */
 final class Rollup extends AbstractStreamOperator<Outcome>
@@ -42,6 +46,8 @@ final class Rollup extends AbstractStreamOperator<Outcome>
     private static final int ROWS_MAX = 250_000;
     private static final long DAY_MS = 86_400_000;
     private static final int NEVER = -1;
+    /** Days after which what was counted goes though its day is open: nothing further came of its cluster. */
+    private static final int SILENT_DAYS = 30;
     private static final TypeInformation<?> LONGS = Types.PRIMITIVE_ARRAY(Types.LONG);
 
     private final Layout layout;
@@ -49,6 +55,8 @@ final class Rollup extends AbstractStreamOperator<Outcome>
     private transient MapState<Tuple2<Long, Integer>, byte[]> seen;
     private transient ListState<Tuple4<String, Integer, long[], long[]>> storedDays;
     private transient Map<String, Days> days;
+    /** Days of which something may be in {@link #seen}. */
+    private transient BitSet kept;
     private transient Map<Key, Pending> pending;
     private transient int rows;
     private transient Seen hour;
@@ -77,8 +85,8 @@ final class Rollup extends AbstractStreamOperator<Outcome>
         MapStateDescriptor<Tuple2<Long, Integer>, byte[]> description = new MapStateDescriptor<>(
                 "seen", new TupleTypeInfo<Tuple2<Long, Integer>>(Types.LONG, Types.INT),
                 PrimitiveArrayTypeInfo.BYTE_PRIMITIVE_ARRAY_TYPE_INFO);
-        // A day is closed at the latest when a day more than these has begun since its last sample.
-        description.enableTimeToLive(StateTtlConfig.newBuilder(Duration.ofDays(layout.lateDays + 2))
+        // Days are closed by samples, not by the clock: a job that stood, or is behind, has to know what it counted.
+        description.enableTimeToLive(StateTtlConfig.newBuilder(Duration.ofDays(layout.lateDays + SILENT_DAYS))
                 .setStateVisibility(StateTtlConfig.StateVisibility.ReturnExpiredIfNotCleanedUp)
                 .cleanupInRocksdbCompactFilter(10_000).build());
         seen = context.getKeyedStateStore().getMapState(description);
@@ -88,6 +96,7 @@ final class Rollup extends AbstractStreamOperator<Outcome>
         for (var each : storedDays.get()) {
             days.computeIfAbsent(each.f0, place -> new Days()).add(each);
         }
+        kept = openDays();
         pending = new HashMap<>();
         hour = new Seen();
         windows = new Window[layout.tables.length][layout.levelsMs.length];
@@ -187,6 +196,7 @@ final class Rollup extends AbstractStreamOperator<Outcome>
     @Override
     public void prepareSnapshotPreBarrier(long checkpointId) throws Exception {
         flush();
+        forget();
     }
 
     @Override
@@ -223,6 +233,41 @@ final class Rollup extends AbstractStreamOperator<Outcome>
                     new Outcome(Outcome.TALLY, GenericRowData.of(records, samples, repeats, late))));
             records = samples = repeats = late = 0;
         }
+    }
+
+    /** Forgets what was counted in days that every part of the bus has closed. */
+    private void forget() throws Exception {
+        BitSet open = openDays();
+        kept.andNot(open);
+        boolean isOver = !kept.isEmpty();
+        kept = open;
+        if (!isOver) {
+            return;
+        }
+        TaskInfo task = getRuntimeContext().getTaskInfo();
+        long forgotten = 0;
+        for (int key : keys) {
+            if (task.getIndexOfThisSubtask() != KeyGroupRangeAssignment.assignKeyToParallelOperator(
+                    key, task.getMaxNumberOfParallelSubtasks(), task.getNumberOfParallelSubtasks())) {
+                continue;
+            }
+            setCurrentKey(key);
+            for (Iterator<Map.Entry<Tuple2<Long, Integer>, byte[]>> each = seen.iterator(); each.hasNext(); ) {
+                long start = each.next().getKey().f1 * Seen.SPAN_MS;
+                // The sample of midnight is of the day before.
+                if (!open.get(dayOf(start)) && !open.get(dayOf(start + Seen.SPAN_MS - 1))) {
+                    each.remove();
+                    forgotten++;
+                }
+            }
+        }
+        LOG.info("forgot {} hours of days that are closed", forgotten);
+    }
+
+    private BitSet openDays() {
+        BitSet found = new BitSet();
+        days.values().forEach(known -> known.addOpen(found));
+        return found;
     }
 
     private void count(Pending of) throws Exception {
