@@ -146,7 +146,7 @@ def test_clusters_with_odd_names_are_partitions_of_their_own(shop: Shop) -> None
         assert set(found.column("cluster").to_pylist()) == {name}
 
 
-def test_two_who_publish_at_once_and_one_who_was_killed_leave_each_file_once(shop: Shop) -> None:
+def test_two_who_publish_in_turn_and_somebody_elses_commit_leave_each_file_once(shop: Shop) -> None:
     samples = small_fleet(pods=1, hours=3)
     with shop.tables() as one:
         for piece in range(4):
@@ -155,7 +155,6 @@ def test_two_who_publish_at_once_and_one_who_was_killed_leave_each_file_once(sho
                 one.publish(keep_seconds=KEEP_SECONDS)
             else:
                 shop.publish()
-    # A commit of somebody else's between looking and committing: here an empty one.
     with shop.read(POD_USAGE.name).transaction() as change:
         change.set_properties(owner="somebody")
     assert shop.publish() == Published(added=0, removed=0)
