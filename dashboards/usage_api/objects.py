@@ -14,6 +14,7 @@ from itertools import groupby
 from typing import Any
 
 from dashboards.queries import PlanEntry
+from dashboards.usage_api.names import API_VERSION, CARDS_NAME, COSTS_NAME, PODS_NAME, Object
 from dashboards.view_models.rows import price_per_week
 from dashboards.view_models.slice_uses import USE_HOURS, SliceUse
 from dashboards.words.advice import refusal_words, state_words
@@ -26,16 +27,12 @@ from fleet.profiles import CardProfile, Profile, Profiles, WorkloadState
 from fleet.units import GIB
 from fleet.words import Language, Words
 
-GROUP = "usage.gputide.io"
-VERSION = "v1alpha1"
-API_VERSION = f"{GROUP}/{VERSION}"
 WEEK_NAME = "last-seven-days"
 """Name of a namespace's only `GpuCost`."""
 _DAYS_PER_WEEK = 7
 _CENTS = Decimal("0.01")
 _IDLE = frozenset({WorkloadState.IDLE, WorkloadState.IDLE_HELD})
 
-Object = dict[str, Any]
 Cell = str | int | float | None
 
 
@@ -287,7 +284,7 @@ def _per_day_cell(item: Object) -> str:
 
 
 PODS = Resource(
-    name="gpupods",
+    name=PODS_NAME,
     kind="GpuPod",
     is_namespaced=True,
     columns=(
@@ -303,7 +300,7 @@ PODS = Resource(
     ),
 )
 CARDS = Resource(
-    name="gpucards",
+    name=CARDS_NAME,
     kind="GpuCard",
     is_namespaced=False,
     columns=(
@@ -319,7 +316,7 @@ CARDS = Resource(
     ),
 )
 COSTS = Resource(
-    name="gpucosts",
+    name=COSTS_NAME,
     kind="GpuCost",
     is_namespaced=True,
     columns=(

@@ -21,15 +21,12 @@ from urllib.parse import parse_qsl, unquote
 from dashboards.access.people import Person, Right, Role
 from dashboards.access.scoped import scoped_views
 from dashboards.queries import PlanEntry, Views
+from dashboards.usage_api.names import ADVICE_NAME, API_VERSION, GROUP, VERSION, Object
 from dashboards.usage_api.objects import (
-    API_VERSION,
     CARDS,
     COSTS,
-    GROUP,
     PODS,
     RESOURCES,
-    VERSION,
-    Object,
     Resource,
     advice_object,
     card_objects,
@@ -50,7 +47,6 @@ _STOP_SECONDS = 1.0
 _USER = "x-remote-user"
 _ROOT = f"/apis/{GROUP}/{VERSION}"
 _PATH = re.compile(r"(?:/namespaces/([^/]{1,253}))?/([a-z]{1,63})(?:/([^/]{1,253})(?:/([a-z]{1,63}))?)?")
-_ADVICE = "advice"
 _TABLE = "as=table"
 _IGNORED = frozenset({"limit", "pretty", "timeout", "timeoutseconds", "resourceversion", "resourceversionmatch"})
 """Parameters that change nothing of an answer that is whole and of now."""
@@ -110,7 +106,7 @@ class UsageApi:
         resource = next((one for one in RESOURCES if one.name == plural), None)
         if resource is None or (namespace is not None and not resource.is_namespaced):
             raise NotEnoughData(f"there is nothing at {path[:200]}")
-        if below is not None and (below != _ADVICE or resource is not PODS):
+        if below is not None and (below != ADVICE_NAME or resource is not PODS):
             raise NotEnoughData(f"{resource.name} have no {below}")
         if name is not None and resource.is_namespaced and namespace is None:
             raise NotEnoughData(f"{resource.name} are of a namespace")
@@ -128,7 +124,7 @@ class UsageApi:
         item = next((one for one in items if one["metadata"]["name"] == name), None)
         if item is None:
             raise NotEnoughData(f'{resource.name}.{GROUP} "{name}" not found')
-        if below == _ADVICE:
+        if below == ADVICE_NAME:
             return advice_object(item, self._views.fleet.profiles(cluster), self._newest_plan(cluster))
         return table(resource, [item]) if _TABLE in fields.get("accept", "").lower() else item
 
@@ -233,7 +229,7 @@ _DISCOVERY: Mapping[str, Object] = {
                 for one in RESOURCES
             ),
             {
-                "name": f"{PODS.name}/{_ADVICE}",
+                "name": f"{PODS.name}/{ADVICE_NAME}",
                 "singularName": "",
                 "namespaced": True,
                 "kind": "GpuPodAdvice",

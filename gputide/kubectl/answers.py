@@ -8,7 +8,7 @@ from decimal import Decimal
 from enum import StrEnum
 from typing import Any
 
-from dashboards.usage_api.objects import Object
+from dashboards.usage_api.names import Object
 from fleet.units import (
     Money,
     format_bytes_short,
@@ -34,8 +34,16 @@ class Order(StrEnum):
     NAME = "name"
 
 
-def pods_answer(pods: Sequence[Object], order: Order) -> Answer:
-    """What `top` prints of pods."""
+def pods_answer(pods: Sequence[Object], order: Order, *, namespace: str | None) -> Answer:
+    """What `top` prints of pods.
+
+    Args:
+        namespace: the one that was asked for; None for all.
+    """
+    if not pods:
+        where = "this cluster" if namespace is None else f"namespace {namespace}"
+        more = "" if namespace is None else "; -A shows all namespaces"
+        return Answer(document={"items": []}, headline=(f"no pod of {where} is on a card{more}",))
     idle = [pod for pod in pods if pod["isIdle"]]
     listing = Listing.of(
         "Pods",
@@ -97,6 +105,8 @@ def cards_answer(cards: Sequence[Object], order: Order) -> Answer:
 
 def costs_answer(costs: Sequence[Object]) -> Answer:
     """What `cost` prints."""
+    if not costs:
+        return Answer(document={"items": []}, headline=("no card was granted there over the last seven days",))
     listing = Listing.of(
         "Last seven days",
         sorted(costs, key=lambda one: -_decimal(one["cost"])),
@@ -294,9 +304,9 @@ def _moment(text: str) -> datetime:
 
 
 def _wasted(pod: Object) -> Decimal:
-    """What of a pod's cost a day goes for compute that it does not use; of one that is not measured nothing."""
+    """What of a pod's cost a day goes for compute that it does not use; of one that is not known nothing."""
     granted, used = _sum(pod, "grantedComputeRatio"), _sum(pod, "usedComputeRatio")
-    if not granted or used is None:
+    if not granted or used is None or pod["isIdle"] is None:
         return Decimal(0)
     return _decimal(pod["costPerDay"]) * Decimal(str(max(0.0, 1 - used / granted)))
 
@@ -307,6 +317,8 @@ def _name(item: Object) -> tuple[str, str]:
 
 def _card_wasted(card: Object) -> Decimal:
     used = 0.0 if card["state"] in ("idle_held", "free") else card["computeP95Ratio"]
+    if card["state"] == "untrusted":
+        return Decimal(0)
     return Decimal(0) if used is None else _decimal(card["costPerDay"]) * Decimal(str(max(0.0, 1 - used)))
 
 

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import quote
 
-from dashboards.usage_api.objects import API_VERSION, CARDS, COSTS, GROUP, PODS, Object, Resource
+from dashboards.usage_api.names import ADVICE_NAME, API_VERSION, CARDS_NAME, COSTS_NAME, GROUP, PODS_NAME, Object
 from enforcer.kubernetes.custom_resources import API_VERSION as PLANS_VERSION
 from enforcer.kubernetes.custom_resources import VERSION as PLAN_VERSION
 from enforcer.kubernetes.custom_resources import kind_of
@@ -49,15 +49,15 @@ class ClusterObjects:
 
     def pods(self, namespace: str | None) -> list[Object]:
         """`GpuPod` objects of a namespace, of all where None."""
-        return self._usage(PODS, namespace)
+        return self._usage(PODS_NAME, namespace)
 
     def cards(self) -> list[Object]:
         """`GpuCard` objects."""
-        return self._usage(CARDS, None)
+        return self._usage(CARDS_NAME, None)
 
     def costs(self, namespace: str | None) -> list[Object]:
         """`GpuCost` objects of a namespace, of all where None."""
-        return self._usage(COSTS, namespace)
+        return self._usage(COSTS_NAME, namespace)
 
     def advice(self, namespace: str, pod: str) -> Object:
         """What is known and advised of a pod.
@@ -65,8 +65,9 @@ class ClusterObjects:
         Raises:
             NotEnoughData: there is no such pod on a card.
         """
-        path = f"/apis/{API_VERSION}/namespaces/{quote(namespace, safe='')}/{PODS.name}/{quote(pod, safe='')}/advice"
-        deed = Deed(verb="get", resource=f"{PODS.name}/advice.{GROUP}", namespace=namespace, name=pod)
+        within = f"/apis/{API_VERSION}/namespaces/{quote(namespace, safe='')}"
+        path = f"{within}/{PODS_NAME}/{quote(pod, safe='')}/{ADVICE_NAME}"
+        deed = Deed(verb="get", resource=f"{PODS_NAME}/{ADVICE_NAME}.{GROUP}", namespace=namespace, name=pod)
         found = self._api.get(deed, path)
         if found is None:
             raise NotEnoughData(
@@ -119,10 +120,10 @@ class ClusterObjects:
                 yield found
             time.sleep(_LOOK_SECONDS)
 
-    def _usage(self, resource: Resource, namespace: str | None) -> list[Object]:
+    def _usage(self, plural: str, namespace: str | None) -> list[Object]:
         within = "" if namespace is None else f"/namespaces/{quote(namespace, safe='')}"
-        deed = Deed(verb="list", resource=f"{resource.name}.{GROUP}", namespace=namespace or "")
-        asked = Request(path=f"/apis/{API_VERSION}{within}/{resource.name}", seconds_max=_ANSWER_SECONDS)
+        deed = Deed(verb="list", resource=f"{plural}.{GROUP}", namespace=namespace or "")
+        asked = Request(path=f"/apis/{API_VERSION}{within}/{plural}", seconds_max=_ANSWER_SECONDS)
         body = self._api.exchange(deed, asked, PAGE_BYTES_MAX)
         if body is None:
             raise Unavailable(f"cannot {deed}: the cluster does not serve {GROUP}; {GUIDE} says how it comes to")

@@ -12,7 +12,6 @@ from platformdirs import user_cache_path
 
 from fleet.errors import Misconfigured
 from fleet.settings.settings import ClusterSettings, Settings, changed_settings, load_settings
-from gputide.container.plans import copied_plans
 from gputide.kubectl.objects import ClusterObjects
 from gputide.session import Session, assigned
 from wire.kubernetes.access import context_namespace
@@ -64,6 +63,8 @@ def session_to_change(session: Session) -> Session:
             )
         if names:
             settings = changed_settings(settings, {"cluster.name": names[0]})
+    from gputide.container.plans import copied_plans
+
     session = replace(session, settings=settings)
     newest = copied_plans(session.folder(create=True), settings).newest(settings.cluster.name)
     if newest is not None and settings.enforcer.backend == _UNSET.enforcer.backend:

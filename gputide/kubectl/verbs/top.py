@@ -39,4 +39,5 @@ def top(
     with cluster_objects(session) as objects:
         if what is What.CARDS:
             return cards_answer(objects.cards(), sort)
-        return pods_answer(objects.pods(chosen_namespace(session, namespace, every=every)), sort)
+        where = chosen_namespace(session, namespace, every=every)
+        return pods_answer(objects.pods(where), sort, namespace=where)
