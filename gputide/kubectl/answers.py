@@ -175,7 +175,7 @@ def plans_answer(heads: Sequence[Object]) -> Answer:
             "expires": lambda one: one["spec"]["expiresAt"],
             "cards freed": lambda one: one["spec"]["cardsFreed"],
             "per week": lambda one: one["spec"]["savingPerWeek"] or "no price",
-            "state": lambda one: _status(one, "state") or "proposed",
+            "state": lambda one: _status(one, "state") or "Proposed",
             "approved": lambda one: _status(one, "approved"),
             "applied": lambda one: _status(one, "applied"),
             "under way": lambda one: _status(one, "underWay"),
@@ -215,7 +215,7 @@ def plan_answer(head: Object) -> Answer:
     return Answer(
         document=plan_document(head),
         headline=(
-            f"plan {format_plan_id(spec['plan'])} for {spec['cluster']}: {status.get('state') or 'proposed'}{progress}",
+            f"plan {format_plan_id(spec['plan'])} for {spec['cluster']}: {status.get('state') or 'Proposed'}{progress}",
             f"frees {format_count(spec['cardsFreed'])} cards, {spec['savingPerWeek'] or 'no price known'} a week",
         ),
         listings=(listing,),

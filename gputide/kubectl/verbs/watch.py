@@ -39,7 +39,7 @@ def watch(
 def _line(head: dict[str, Any]) -> str:
     status = head.get("status") or {}
     parts = (
-        f"plan {format_plan_id(head['spec']['plan'])}: {status.get('state') or 'proposed'}",
+        f"plan {format_plan_id(head['spec']['plan'])}: {status.get('state') or 'Proposed'}",
         f"{status['progress']} stages in force" if status.get("progress") else "",
         f"under way: {status['underWay']}" if status.get("underWay") else "",
         _refusal(head),
