@@ -272,7 +272,7 @@ class EmbeddedSlices:
         found = [
             SliceUse(
                 grant=Grant(
-                    cluster=cluster, namespace=profile.namespace, pod=pod, container="main",
+                    cluster=cluster, namespace=profile.namespace, pod=pod.rpartition("/")[2], container="main",
                     workload=profile.workload.rpartition("/")[2], workload_kind=profile.workload.split("/")[1],
                     node=cards[card].node, card=card, card_model=cards[card].card_model,
                     framebuffer_bytes=cards[card].framebuffer_bytes,
