@@ -69,8 +69,8 @@ def served(
         "usage_api.front_proxy_names": "front-proxy-client",
         "dashboard.port": "0",
     }
-    words = [word for name, value in settings.items() for word in ("--set", f"{name}={value}")]
-    command = [sys.executable, "-c", "from gputide.cli import main; main()", "--data-dir", str(data), *words, "serve"]
+    flags = [word for name, value in settings.items() for word in ("--set", f"{name}={value}")]
+    command = [sys.executable, "-c", "from gputide.cli import main; main()", "--data-dir", str(data), *flags, "serve"]
     serving = subprocess.Popen(command, env={**os.environ, "PYTHONPATH": str(DOCS.parent)})
     try:
         register(Api(control_plane.url, control_plane.ca, control_plane.kubeconfig()), port, own.file)

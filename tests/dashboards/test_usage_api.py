@@ -16,7 +16,7 @@ import pytest
 from dashboards.usage_api.names import API_VERSION
 from dashboards.usage_api.server import UsageApi, UsageServer
 from dashboards.view_models.slice_uses import price_ratios
-from fleet.inventory import Grant, Priority
+from fleet.inventory import CardId, CardModelName, Grant, Priority
 from fleet.listener_files import ListenerFiles
 from fleet.units import GIB
 from tests.dashboards.embedded import NOW, make_views
@@ -38,13 +38,15 @@ class Asker:
     def __init__(self, port: int, authority: Authority, front_proxy: Pair) -> None:
         self._port, self._authority, self._pair = port, authority, front_proxy
 
-    def __call__(self, path: str, *, pair: Pair | None = None, **fields: str) -> tuple[int, Any]:
+    def __call__(
+        self, path: str, *, pair: Pair | None = None, user: str = "ann", accept: str = "application/json"
+    ) -> tuple[int, Any]:
         context = ssl.create_default_context(cafile=str(self._authority.file))
         shown = pair or self._pair
         context.load_cert_chain(shown.certificate, shown.key)
         line = http.client.HTTPSConnection("localhost", self._port, context=context, timeout=20)
         try:
-            line.request("GET", path, headers={"X-Remote-User": "ann", **fields})
+            line.request("GET", path, headers={"X-Remote-User": user, "Accept": accept})
             answer = line.getresponse()
             body = answer.read()
             return answer.status, json.loads(body) if body.startswith(b"{") else body.decode()
@@ -90,7 +92,7 @@ def test_certificate_of_another_name_gets_no_answer(ask: Asker) -> None:
 
 
 def test_request_in_nobodys_name_gets_no_answer(ask: Asker) -> None:
-    assert ask(f"{ROOT}/gpupods", **{"X-Remote-User": ""})[0] == 401
+    assert ask(f"{ROOT}/gpupods", user="")[0] == 401
 
 
 def test_certificate_of_another_authority_ends_the_handshake(ask: Asker, tmp_path: Path) -> None:
@@ -130,7 +132,7 @@ def test_advice_of_a_namespace_names_no_workload_of_another(ask: Asker) -> None:
 def test_table_has_a_row_per_object(ask: Asker) -> None:
     every = ask(f"{ROOT}/gpucards")[1]["items"]
     accept = "application/json;as=Table;v=v1;g=meta.k8s.io,application/json"
-    status, found = ask(f"{ROOT}/gpucards?limit=500", Accept=accept)
+    status, found = ask(f"{ROOT}/gpucards?limit=500", accept=accept)
     assert (status, found["kind"]) == (200, "Table")
     assert len(found["rows"]) == len(every)
     assert {len(row["cells"]) for row in found["rows"]} == {len(found["columnDefinitions"])}
@@ -159,7 +161,7 @@ def test_slices_of_a_card_pay_for_what_they_were_granted() -> None:
     def grant(pod: str, card: str, compute: float, framebuffer: int) -> Grant:
         return Grant(
             cluster="c", namespace="n", pod=pod, container="m", workload="w", workload_kind="Deployment", node="n1",
-            card=card, card_model="NVIDIA A10", framebuffer_bytes=24 * GIB, framebuffer_granted_bytes=framebuffer,
+            card=CardId(card), card_model=CardModelName("NVIDIA A10"), framebuffer_bytes=24 * GIB, framebuffer_granted_bytes=framebuffer,
             compute_granted_ratio=compute, priority=Priority.NORMAL, started_at=NOW,
         )  # fmt: skip
 
