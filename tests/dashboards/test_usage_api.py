@@ -161,8 +161,9 @@ def test_slices_of_a_card_pay_for_what_they_were_granted() -> None:
     def grant(pod: str, card: str, compute: float, framebuffer: int) -> Grant:
         return Grant(
             cluster="c", namespace="n", pod=pod, container="m", workload="w", workload_kind="Deployment", node="n1",
-            card=CardId(card), card_model=CardModelName("NVIDIA A10"), framebuffer_bytes=24 * GIB, framebuffer_granted_bytes=framebuffer,
-            compute_granted_ratio=compute, priority=Priority.NORMAL, started_at=NOW,
+            card=CardId(card), card_model=CardModelName("NVIDIA A10"), framebuffer_bytes=24 * GIB,
+            framebuffer_granted_bytes=framebuffer, compute_granted_ratio=compute, priority=Priority.NORMAL,
+            started_at=NOW,
         )  # fmt: skip
 
     grants = (grant("a", "1", 1.0, 24 * GIB), grant("b", "2", 0.5, 6 * GIB), grant("c", "2", 0.25, 6 * GIB))
