@@ -1,4 +1,4 @@
-"""What the pages ask: ten ports, which `dashboards.stored` fulfils, and the records they answer with.
+"""What the pages ask: eleven ports, which `dashboards.stored` fulfils, and the records they answer with.
 
 Every method may raise `NotEnoughData`, `Unavailable`, `Corrupt` or `Refused`: the page shows the message instead.
 """
@@ -12,6 +12,7 @@ from typing import Protocol
 
 from dashboards.view_models.health import LagChain
 from dashboards.view_models.relief_acts import ReliefActs
+from dashboards.view_models.slice_uses import SliceUse
 from enforcer.preview import ObjectDiff
 from enforcer.record.savings import PlanRecord
 from enforcer.switch_preview import NodeStanding, SwitchPreview
@@ -254,6 +255,14 @@ class Fleet(Protocol):
         ...
 
 
+class Slices(Protocol):
+    """Knows what containers hold of cards now."""
+
+    def slices(self, cluster: str) -> tuple[SliceUse, ...]:
+        """One per container on a card, the same object while nothing changed. Raises as `Fleet.profiles`."""
+        ...
+
+
 class Plans(Protocol):
     """Plans and what people decide about them."""
 
@@ -468,9 +477,10 @@ class ReliefLog(Protocol):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Views:
-    """The ten ports together, as the app is given them."""
+    """The eleven ports together, as the app is given them."""
 
     fleet: Fleet
+    slices: Slices
     plans: Plans
     rollouts: Rollouts
     outcomes: Outcomes

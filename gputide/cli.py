@@ -36,7 +36,7 @@ from fleet.settings.settings import load_settings
 from fleet.units import parse_time
 from gputide.output import show_everything
 from gputide.session import Session, assigned, default_data_path
-from gputide.verbs import VERBS, nearest_verb, needs_prices
+from gputide.verbs import VERBS, Verb, nearest_verb, needs_prices
 
 _CLUSTER = "--cluster"
 _OF_VERBS = frozenset({"--format", "-f", "--output", "-o", _CLUSTER})
@@ -125,6 +125,8 @@ class _Group(TyperGroup):
 
     verbs = VERBS
     words: tuple[str, ...] = ()
+    program = "gputide"
+    package = "gputide.verbs"
     _lists_only = False
 
     def shell_complete(self, ctx: Any, incomplete: str) -> Any:
@@ -144,13 +146,14 @@ class _Group(TyperGroup):
         words = (*self.words, verb.name)
         if verb.verbs:
             group = _Group(name=verb.name, help=verb.summary, no_args_is_help=True, rich_markup_mode=None)
-            group.verbs, group.words = verb.verbs, words
+            group.verbs, group.words, group.program, group.package = verb.verbs, words, self.program, self.package
             return group
         try:
-            module = import_module(".".join(("gputide.verbs", *words)))
+            module = import_module(".".join((self.package, *words)))
         except ModuleNotFoundError as exc:
+            called = " ".join((self.program, *words))
             raise Misconfigured(
-                f"cannot run `gputide {' '.join(words)}` without {exc.name}: pip install 'gputide[all]' brings it"
+                f"cannot run `{called}` without {exc.name}: pip install 'gputide[all]' brings it"
             ) from exc
         command = typer.main.get_command(module.app)
         command.name = verb.name
@@ -161,8 +164,9 @@ class _Group(TyperGroup):
     def resolve_command(self, ctx: Any, args: list[str]) -> Any:
         words = (*self.words, args[0])
         if args[0] not in self.list_commands(ctx):
-            near = nearest_verb(words)
-            advice = f"did you mean `{near}`?" if near else f"`{' '.join(('gputide', *self.words))} --help` lists all"
+            near = nearest_verb(words) if self.words else nearest_verb(words, self.verbs, self.program)
+            program = " ".join((self.program, *self.words))
+            advice = f"did you mean `{near}`?" if near else f"`{program} --help` lists all"
             ctx.fail(f"there is no verb {' '.join(words)!r}; {advice}")
         return super().resolve_command(ctx, args)
 
@@ -181,7 +185,7 @@ class _Group(TyperGroup):
 
 
 class _Program(_Group):
-    """The program itself, whose options may stand anywhere."""
+    """A program itself, whose options may stand anywhere."""
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
         if not ctx.resilient_parsing:
@@ -194,6 +198,17 @@ class _Program(_Group):
     def invoke(self, ctx: Any) -> Any:
         with _in_plain_words():
             return super().invoke(ctx)
+
+
+def program_class(verbs: Sequence[Verb], *, program: str, package: str) -> type[TyperGroup]:
+    """What Typer makes a program of whose options may stand anywhere.
+
+    Args:
+        verbs: in the order of help.
+        program: how the program is called.
+        package: where the modules of its verbs lie.
+    """
+    return type("_Program", (_Program,), {"verbs": tuple(verbs), "program": program, "package": package})
 
 
 @contextmanager
@@ -268,13 +283,18 @@ def _program(
 
 def main() -> None:
     """Entry point of the program `gputide`."""
+    run_program(app)
+
+
+def run_program(program: typer.Typer) -> None:
+    """Run a program of ours to its end: its exit status says how it went."""
     sys.excepthook = _report_bug
     if os.getpid() == _FIRST_PROCESS:
         # The kernel spares the first process of a container: asked to stop, it would be killed after its time of grace.
         signal.signal(signal.SIGTERM, _end)
     try:
         # Typer's own call would replace the hook above, and a bug would end with status 1.
-        typer.main.get_command(app)()
+        typer.main.get_command(program)()
     except GputideError as exc:
         typer.echo(f"gputide: {exc}", err=True)
         sys.exit(exc.exit_status)

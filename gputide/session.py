@@ -20,7 +20,6 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from fleet.data_folder import DataFolder, open_data_folder
 from fleet.errors import Misconfigured
 from fleet.settings.settings import ClusterChoice, Settings, changed_settings
-from gputide.container.ledgers import with_trust
 from gputide.replay.clock import now_of
 
 
@@ -49,6 +48,8 @@ class Session:
 
     def folder(self, *, create: bool = False) -> DataFolder:
         """The data folder, checked; made when `create`, and where a real cluster keeps what matters of it."""
+        from gputide.container.ledgers import with_trust
+
         is_copy = self.settings.enforcer.cluster is ClusterChoice.KUBERNETES
         return with_trust(open_data_folder(self.data_path, create=create or is_copy), self.settings)
 

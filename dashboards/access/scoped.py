@@ -29,6 +29,7 @@ from dashboards.queries import (
     RolloutProgress,
     Rollouts,
     Sightings,
+    Slices,
     UndoPreview,
     Views,
     WorkloadHistory,
@@ -36,6 +37,7 @@ from dashboards.queries import (
 from dashboards.view_models.health import LagChain
 from dashboards.view_models.made_once import MADE, MadeOnce
 from dashboards.view_models.relief_acts import ReliefActs
+from dashboards.view_models.slice_uses import SliceUse
 from enforcer.preview import ObjectDiff
 from enforcer.switch_preview import NodeStanding, SwitchPreview
 from fleet.decisions import NodeSwitch, Plan
@@ -62,6 +64,7 @@ def scoped_views(views: Views, who: Who) -> Views:
     return replace(
         views,
         fleet=_ScopedFleet(views.fleet, who),
+        slices=_ScopedSlices(views.slices, who),
         plans=plans,
         rollouts=_ScopedRollouts(views.rollouts, plans, who),
         outcomes=_ScopedOutcomes(views.outcomes, who),
@@ -112,6 +115,12 @@ class _ScopedFleet(_Scoped[Fleet]):
     def freshness(self, cluster: str) -> Freshness:
         self._seen(cluster)
         return self._inner.freshness(cluster)
+
+
+class _ScopedSlices(_Scoped[Slices]):
+    def slices(self, cluster: str) -> tuple[SliceUse, ...]:
+        namespaces, found = self._seen(cluster), self._inner.slices(cluster)
+        return found if namespaces is None else tuple(one for one in found if one.grant.namespace in namespaces)
 
 
 class _ScopedSightings(_Scoped[Sightings]):

@@ -77,22 +77,22 @@ class WarehouseFleet:
 
     def profiles(self, cluster: str) -> Profiles:
         """The newest analysis, the same object while nothing changed."""
-        return self._analysed(cluster).profiles
+        return self.analysed(cluster).profiles
 
     def nodes(self, cluster: str) -> tuple[Node, ...]:
         """Nodes of the newest analysis, the same object while nothing changed."""
-        return self._analysed(cluster).nodes
+        return self.analysed(cluster).nodes
 
     def history(self, cluster: str, workload: str, hours: int | None) -> WorkloadHistory | None:
         """One workload over its last hours; None where it is unknown."""
-        series = self._analysed(cluster).series
+        series = self.analysed(cluster).series
         if workload not in series.grants:
             return None
         return series.history(workload, hours, self._events(cluster, workload))
 
     def freshness(self, cluster: str) -> Freshness:
         """Coverage and age of the data."""
-        analysed = self._analysed(cluster)
+        analysed = self.analysed(cluster)
         return Freshness(
             coverage_ratio=analysed.profiles.coverage_ratio,
             newest_at=self._newest(cluster),
@@ -100,7 +100,13 @@ class WarehouseFleet:
             now=self._now(),
         )
 
-    def _analysed(self, cluster: str) -> Analysed:
+    def analysed(self, cluster: str) -> Analysed:
+        """The newest analysis of a cluster.
+
+        Raises:
+            NotEnoughData: nothing is known of it.
+            NotMadeYet: it is being made for the first time.
+        """
         if cluster not in self._known and cluster not in self._clusters():
             raise NotEnoughData(
                 f"nothing is known of cluster {cluster!r}; feed it with `gputide admin replay` or `run receive`"

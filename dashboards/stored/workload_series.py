@@ -6,7 +6,7 @@ A page draws a few measures of one workload, so the other measures of the histor
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 
@@ -103,6 +103,31 @@ class WorkloadSeries:
             request_rate=None if np.isnan(rate).all() else _quantile(rate, 1.0),
             events=events,
         )
+
+    def live_grants(self, moment: datetime) -> tuple[Grant, ...]:
+        """What is granted at a moment, by namespace, pod, container and card."""
+        living = (grant for grants in self.grants.values() for grant in grants if grant.lives_at(moment))
+        return tuple(sorted(living, key=lambda grant: (grant.namespace, grant.pod, grant.container, grant.card)))
+
+    def lately(self, grants: Sequence[Grant], hours: int) -> NDArray[np.float64]:
+        """Use of slices over the last hours, shape (grants, 3), NaN where nothing was collected.
+
+        The columns: mean of compute and its largest sample, 0-1; most framebuffer used, bytes.
+        """
+        grid = self.grid
+        row_of = {(key.namespace, key.pod, key.container, key.card): row for row, key in enumerate(grid.keys)}
+        found = np.full((len(grants), 3), np.nan)
+        rows = [row_of.get((one.namespace, one.pod, one.container, one.card), -1) for one in grants]
+        seen = np.array(rows, np.int64)
+        places = np.flatnonzero(seen >= 0)
+        starts = np.array([max(0, grid.steps - int(hours * 3600 / grid.step_seconds))][: grid.steps], np.int64)
+        if not len(places) or not len(starts):
+            return found
+        seen = seen[places]
+        found[places, 0] = _of(grid.mean, DRAWN_PEAKS, seen, starts, is_peak=False)[:, 0]
+        found[places, 1] = _of(grid.peak, DRAWN_PEAKS, seen, starts, is_peak=True)[:, 0]
+        found[places, 2] = _of(grid.mean, (Measure.FRAMEBUFFER_USED,), seen, starts, is_peak=True)[:, 0]
+        return found
 
 
 def _of(

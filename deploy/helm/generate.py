@@ -77,6 +77,16 @@ PAGES: dict[str, ManifestPage] = {
     "custom-resources.yaml": ManifestPage(
         template="custom-resources.yaml", namespace="gputide", values=("enforcer.enabled=true",)
     ),
+    "usage-api.yaml": ManifestPage(
+        template="usage-api.yaml",
+        namespace="gputide",
+        values=(
+            "usageApi.enabled=true",
+            "usageApi.tlsSecret=gputide-usage-tls",
+            "usageApi.caBundle=AUTHORITY-OF-THE-SECRET-IN-BASE64",
+            "usageApi.frontProxyCa=AUTHORITY-OF-THE-FRONT-PROXY",
+        ),
+    ),
     "gpu-policy.yaml": ManifestPage(template="gpu-policy.yaml", namespace="default", values=()),
     "rbac-relief.yaml": ManifestPage(
         template="rbac-relief.yaml", namespace="gputide", values=("enforcer.enabled=true", "relief.enabled=true")

@@ -11,6 +11,7 @@ from pathlib import Path
 
 from enforcer.kubernetes.admission_probe import AdmissionProbe
 from enforcer.kubernetes.change_store import GpuChanges
+from enforcer.kubernetes.freezer import ClusterFreezer
 from enforcer.kubernetes.lease import CONTROLLER_LEASE_NAME, KubernetesLease
 from enforcer.kubernetes.ledger_anchor import LeaseAnchor
 from enforcer.kubernetes.plan_objects import GpuPlans
@@ -81,6 +82,10 @@ class KubernetesCluster:
     def anchor(self, owner: str) -> LeaseAnchor:
         """Keeps the heads of a data folder's ledgers in the cluster."""
         return LeaseAnchor(self._api, self._namespace, owner)
+
+    def freezer(self, name: str) -> ClusterFreezer:
+        """Stops every change in the cluster by a ConfigMap of this name."""
+        return ClusterFreezer(self._api, name)
 
     @property
     def requests(self) -> int:

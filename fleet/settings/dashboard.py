@@ -1,4 +1,4 @@
-"""Settings of the web app: where it listens, and how people are known there.
+"""Settings of the web app: where it listens, and how people are known there; and of the API for `kubectl`.
 
 A section of `fleet.settings.settings`, apart for its size.
 """
@@ -8,12 +8,13 @@ from __future__ import annotations
 from enum import StrEnum
 from ipaddress import ip_network
 from pathlib import Path
+from typing import Annotated
 from urllib.parse import urlsplit
 
 from pydantic import Field, field_validator, model_validator
 
 from fleet.addresses import is_loopback
-from fleet.settings.kinds import Seconds
+from fleet.settings.kinds import HostPort, Seconds
 from fleet.settings.listener import ListenerSettings
 
 
@@ -109,4 +110,23 @@ class DashboardSettings(ListenerSettings):
                 raise ValueError(f"access=oidc needs {', '.join(missing)}")
             if "openid" not in self.oidc_scopes:
                 raise ValueError("oidc_scopes needs openid")
+        return self
+
+
+class UsageApiSettings(ListenerSettings):
+    """What pods use and cost, served to the Kubernetes API server beside the web app: for `kubectl gputide top`."""
+
+    listen: HostPort | None = None
+    """HOST:PORT on which the API server asks; none: not served. Needs certificate, key and `client_ca_file`, the
+    authority of the API server's front proxy."""
+    front_proxy_names: tuple[Annotated[str, Field(min_length=1, max_length=253)], ...] = ()
+    """Names of certificates that are believed; without any, every one that the authority signed."""
+
+    @model_validator(mode="after")
+    def _is_guarded(self) -> UsageApiSettings:
+        if self.listen is not None and (self.tls_certificate_file is None or self.client_ca_file is None):
+            raise ValueError(
+                f"listen={self.listen} needs tls_certificate_file, tls_key_file and client_ca_file: who shows no "
+                "certificate of the API server's front proxy could ask in anybody's name"
+            )
         return self

@@ -31,7 +31,7 @@ from pydantic.fields import FieldInfo
 from fleet.decisions import RiskLevel
 from fleet.errors import Misconfigured
 from fleet.settings.agent import AgentSettings
-from fleet.settings.dashboard import DashboardSettings
+from fleet.settings.dashboard import DashboardSettings, UsageApiSettings
 from fleet.settings.exporter import ExporterSettings
 from fleet.settings.faults import SHOWN_LENGTH_MAX, Fault, faults, joined, shown
 from fleet.settings.guard import BackendsSettings, GuardSettings
@@ -307,6 +307,7 @@ class Settings(Section):
     report: ReportSettings = ReportSettings()
     notify: NotifySettings = NotifySettings()
     dashboard: DashboardSettings = DashboardSettings()
+    usage_api: UsageApiSettings = UsageApiSettings()
     energy: EnergySettings = EnergySettings()
 
     @property

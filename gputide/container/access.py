@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import resource
 import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
 
 from dashboards.access.proxy import TrustedProxy
@@ -12,10 +15,14 @@ from dashboards.access.sessions import Sessions
 from dashboards.access.sign_in import RETURN_PATH, SignIn, Ways
 from dashboards.app import LOOPBACK_NAMES, Server, create_app, open_server
 from dashboards.queries import Views
+from fleet.addresses import host_and_port
 from fleet.errors import Misconfigured
-from fleet.settings.dashboard import Access, DashboardSettings
+from fleet.settings.dashboard import Access, DashboardSettings, UsageApiSettings
 from wire.http_server import TlsContexts
 from wire.listener_tls import ListenerContexts
+
+if TYPE_CHECKING:
+    from dashboards.usage_api.server import UsageServer
 
 
 def open_web_app(views: Views, settings: DashboardSettings, *, operator: str, port: int | None = None) -> Server:
@@ -43,6 +50,30 @@ def _allow_many_sockets() -> None:
     """As many open files as the system lets this process have: strangers' sockets must not use up a low limit."""
     _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
+
+
+@contextmanager
+def usage_api(views: Views, settings: UsageApiSettings, *, cluster: Callable[[], str]) -> Iterator[UsageServer | None]:
+    """Serves the Kubernetes API server while the caller goes on; None where `usage_api.listen` names no port.
+
+    Args:
+        cluster: name of the cluster whose API server asks.
+
+    Raises:
+        Misconfigured: a file of TLS can't be read, or this machine has no such address.
+        Unavailable: another process listens there.
+    """
+    if settings.listen is None:
+        yield None
+        return
+    from dashboards.usage_api.server import UsageApi, UsageServer
+
+    host, port = host_and_port(settings.listen)
+    files = settings.files("usage_api", None)
+    tls = ListenerContexts(files, needs_client=True, now_seconds=time.monotonic)
+    api = UsageApi(views, cluster=cluster, front_proxy_names=settings.front_proxy_names)
+    with UsageServer(api, host=host, port=port, tls=tls.context) as server:
+        yield server
 
 
 def ways_in(settings: DashboardSettings, *, operator: str) -> Ways:

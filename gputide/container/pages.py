@@ -14,6 +14,7 @@ from dashboards.stored.fleet import Analysed, WarehouseFleet
 from dashboards.stored.money import StoredMoney
 from dashboards.stored.node_modes import LiveNodeModes
 from dashboards.stored.plans import BackgroundRollouts, StoredPlans
+from dashboards.stored.slice_uses import StoredSlices
 from dashboards.stored.workload_series import CELLS_MAX, DRAWN, DRAWN_PEAKS, WorkloadSeries
 from enforcer.preview import StagePreview
 from enforcer.record.plan_cache import PlanCache
@@ -78,6 +79,7 @@ def views_of(session: Session, *, is_patient: bool = True) -> Views:
         _begin(fleet, plans)
     return Views(
         fleet=fleet,
+        slices=StoredSlices(fleet.analysed, compute_ratio=settings.prices.compute_ratio),
         plans=StoredPlans(
             folder,
             plans,

@@ -137,8 +137,8 @@ def needs_prices(words: Sequence[str]) -> bool:
     return found
 
 
-def nearest_verb(words: Sequence[str]) -> str | None:
+def nearest_verb(words: Sequence[str], verbs: Sequence[Verb] = VERBS, program: str = "gputide") -> str | None:
     """The verb that a person may have meant by words that are none, as it is typed; None where nothing is near."""
-    by_last = {path[-1]: path for path in reversed([*verb_paths(), *((verb.name,) for verb in VERBS)])}
+    by_last = {path[-1]: path for path in reversed([*verb_paths(verbs), *((verb.name,) for verb in verbs)])}
     near = difflib.get_close_matches(words[-1], by_last, n=1)
-    return " ".join(("gputide", *by_last[near[0]])) if near else None
+    return " ".join((program, *by_last[near[0]])) if near else None

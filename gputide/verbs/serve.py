@@ -8,8 +8,9 @@ from typing import Annotated
 import typer
 
 from dashboards.app import Server
-from gputide.container.access import open_web_app
+from gputide.container.access import open_web_app, usage_api
 from gputide.container.pages import views_of
+from gputide.container.warehouse import cluster_name
 from gputide.session import session_of, who
 
 app = typer.Typer()
@@ -25,9 +26,13 @@ def serve(
 ) -> None:
     """Serve the pages: where cards are idle, what to do, one click to apply, one to undo."""
     session = session_of(context)
-    session.folder()
+    folder, settings = session.folder(), session.settings
     views = views_of(session, is_patient=False)
-    serve_until_stopped(open_web_app(views, session.settings.dashboard, operator=who(), port=port))
+    with usage_api(views, settings.usage_api, cluster=lambda: cluster_name(folder, settings)) as served:
+        if served is not None:
+            host, bound = served.address
+            typer.echo(f"answering the Kubernetes API server on https://{host}:{bound}", err=True)
+        serve_until_stopped(open_web_app(views, settings.dashboard, operator=who(), port=port))
 
 
 def serve_until_stopped(server: Server, *, as_what: str = "") -> None:

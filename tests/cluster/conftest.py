@@ -19,6 +19,7 @@ import yaml
 
 from exporter.cluster.kubernetes import KubernetesReader
 from fleet.errors import Unavailable
+from tests.cluster.aggregation import FrontProxy
 from tests.cluster.api import Api
 from tests.cluster.audit import AuditLog
 from tests.cluster.served_admission import ServedAdmission
@@ -47,14 +48,26 @@ def programs() -> KubernetesPrograms:
 
 
 @pytest.fixture(scope="session")
-def control_plane(programs: KubernetesPrograms, tmp_path_factory: pytest.TempPathFactory) -> Iterator[ControlPlane]:
+def front_proxy(tmp_path_factory: pytest.TempPathFactory) -> FrontProxy:
+    """Return the certificate that the API server shows to servers behind it."""
+    return FrontProxy(tmp_path_factory.mktemp("front-proxy"))
+
+
+@pytest.fixture(scope="session")
+def control_plane(
+    programs: KubernetesPrograms, tmp_path_factory: pytest.TempPathFactory, front_proxy: FrontProxy
+) -> Iterator[ControlPlane]:
     """Start the control plane that the session shares.
 
     Quotas have no watch cache, so that etcd itself decides what is too old to watch from.
     """
     folder = tmp_path_factory.mktemp("cluster")
     audit = AuditLog(folder / "audit.log")
-    arguments = ["--watch-cache-sizes=resourcequotas#0", *audit.arguments(folder / "audit-policy.yaml")]
+    arguments = [
+        "--watch-cache-sizes=resourcequotas#0",
+        *audit.arguments(folder / "audit-policy.yaml"),
+        *front_proxy.arguments(),
+    ]
     running = ControlPlane(programs, folder, api_arguments=arguments)
     try:
         running.start()

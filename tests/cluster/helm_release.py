@@ -115,6 +115,10 @@ EVERYTHING: Manifest = {
         "access": "oidc", "publicUrl": "https://gpus.example.com", "rightsSecret": "rights", "tlsSecret": "web-tls",
         "ingress": {"enabled": True, "className": "nginx", "tlsSecret": "gpus-tls"},
     },
+    "usageApi": {
+        "enabled": True, "certManagerIssuer": {"kind": "ClusterIssuer", "name": "internal"},
+        "frontProxyCa": "-----BEGIN CERTIFICATE-----", "frontProxyNames": ["front-proxy-client"],
+    },
     "scraping": {"tokensSecret": "scrapers", "tlsSecret": "exporter-tls"},
     "notify": {"enabled": True},
     "enforcer": {

@@ -11,6 +11,7 @@ import signal
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
+from functools import partial
 from itertools import count
 from pathlib import Path
 from typing import Any
@@ -43,6 +44,7 @@ from recommender.planner import make_plan
 from tests.cluster.api import Api, Manifest
 from tests.cluster.audit import AuditLog, unwanted
 from tests.cluster.hami_double import NAMESPACE_LABEL, HamiDouble
+from tests.cluster.plugin import kubectl_gputide
 from tests.cluster.served_admission import ServedAdmission
 from tests.cluster.standing_fleet import cards_in_use, stand_up
 from tests.cluster.workloads import pods, until, until_ready
@@ -450,11 +452,7 @@ def test_stage_that_another_process_applies_is_taken_back(
 
 
 def test_controller_does_what_a_plan_in_the_cluster_asks_for(
-    api: Api,
-    standing: Standing,
-    planned: OnCluster,
-    other_caller: Program,
-    tmp_path: Path,
+    api: Api, standing: Standing, planned: OnCluster, other_caller: Program, tmp_path: Path
 ) -> None:
     before, contents_before = len(in_use(standing)), contents(api, standing.namespace)
     assert planned.approve().status == 0
@@ -464,8 +462,9 @@ def test_controller_does_what_a_plan_in_the_cluster_asks_for(
     try:
         lease = "/apis/coordination.k8s.io/v1/namespaces/gputide/leases/controller"
         until(lambda: api.has(lease) and "holderIdentity" in api.ask("GET", lease)["spec"], "it holds its lease", 60.0)
-        applied = planned("apply", "--yes")
-        assert applied.status == 0, applied.err
+        for words in (("apply", "--yes"), ("watch",)):
+            said = kubectl_gputide(planned.approver, tmp_path, "--set", f"cluster.name={planned.cluster}", *words)
+            assert said.status == 0, said.err
         settled(api, standing)
         assert len(in_use(standing)) < before
         plan = PlanStore(planned.folder / "plans").newest(planned.cluster)
@@ -489,12 +488,12 @@ def test_controller_does_what_a_plan_in_the_cluster_asks_for(
 def test_config_map_that_freezes_stops_every_change(api: Api, standing: Standing, planned: OnCluster) -> None:
     assert planned.approve().status == 0
     contents_before = contents(api, standing.namespace)
-    path = "/api/v1/namespaces/gputide/configmaps"
-    api.create(path, {"metadata": {"name": "gputide-freeze"}})
+    freeze = partial(kubectl_gputide, planned.approver, planned.folder / "cache", "freeze")
+    assert freeze().out.startswith("every change in this cluster is stopped, by admin;")
     try:
         refused = planned("apply", "--yes")
     finally:
-        api.delete(f"{path}/gputide-freeze")
+        assert [freeze("--lift").out for _ in range(2)] == ["changes are allowed again\n", "nothing was frozen\n"]
     assert refused.status == 4
     assert "ConfigMap gputide/gputide-freeze freezes it" in refused.err
     assert contents(api, standing.namespace) == contents_before

@@ -32,6 +32,7 @@ from dashboards.queries import (
 from dashboards.report.week_measured import MeasuredWeek
 from dashboards.view_models.health import LagChain
 from dashboards.view_models.relief_acts import ReliefActs
+from dashboards.view_models.slice_uses import SliceUse
 from enforcer.preview import ObjectDiff, StagePreview
 from enforcer.switch_preview import Leaver, NodeStanding, SwitchPreview
 from fleet.capabilities.register import CorePolicy
@@ -57,7 +58,7 @@ from fleet.decisions import (
 )
 from fleet.documents import seal_plan
 from fleet.errors import NotEnoughData, Refused
-from fleet.inventory import CardId, CardModelName, Priority, Quota, WorkloadId
+from fleet.inventory import CardId, CardModelName, Grant, Priority, Quota, WorkloadId
 from fleet.money.budgets import BudgetStatus, MonthSpending, budget_status
 from fleet.money.charges import Amounts, Charge, MeasuredHours
 from fleet.money.prices import PriceBook, Prices
@@ -258,6 +259,35 @@ class EmbeddedFleet:
 
     def freshness(self, cluster: str) -> Freshness:
         return Freshness(coverage_ratio=self._coverage_ratio, newest_at=NOW - self._age, interval_seconds=60.0, now=NOW)
+
+
+class EmbeddedSlices:
+    """`Slices` over one analysis: each workload's pods hold its cards, one each, whole."""
+
+    def __init__(self, profiles: Profiles) -> None:
+        self._profiles = profiles
+
+    def slices(self, cluster: str) -> tuple[SliceUse, ...]:
+        cards = {card.card: card for card in self._profiles.cards}
+        found = [
+            SliceUse(
+                grant=Grant(
+                    cluster=cluster, namespace=profile.namespace, pod=pod.rpartition("/")[2], container="main",
+                    workload=profile.workload.rpartition("/")[2], workload_kind=profile.workload.split("/")[1],
+                    node=cards[card].node, card=card, card_model=cards[card].card_model,
+                    framebuffer_bytes=cards[card].framebuffer_bytes,
+                    framebuffer_granted_bytes=cards[card].framebuffer_bytes, compute_granted_ratio=1.0,
+                    priority=Priority.NORMAL, started_at=self._profiles.since,
+                ),
+                price_ratio=1.0,
+                compute_mean=profile.compute.p50,
+                compute_max=profile.compute.max,
+                framebuffer_used_max=profile.framebuffer.used_max,
+            )
+            for profile in self._profiles.workloads
+            for pod, card in zip(profile.pods, profile.cards, strict=False)
+        ]  # fmt: skip
+        return tuple(sorted(found, key=lambda use: (use.grant.namespace, use.grant.pod)))
 
 
 class EmbeddedFlow:
@@ -605,6 +635,7 @@ def make_views(*, with_past: bool = True, scale: int = 1) -> tuple[Views, Embedd
             cluster.remember(entry, outcome, ledger)
     return Views(
         fleet=EmbeddedFleet(profiles),
+        slices=EmbeddedSlices(profiles),
         plans=cluster,
         rollouts=cluster,
         outcomes=cluster,

@@ -28,7 +28,7 @@ SECRET = {
     "kafka.key_file", "kafka.password_file", "probe.key_file",
     "prometheus.bearer_token_file", "prometheus.key_file", "receiver.scrape_tokens_file", "receiver.tls_key_file",
     "receiver.tokens_file", "relief.agents_key_file", "relief.agents_token_file", "router.tls_key_file",
-    "scan.bearer_token_file", "scan.headers_file", "scan.key_file", "scan.password_file",
+    "scan.bearer_token_file", "scan.headers_file", "scan.key_file", "scan.password_file", "usage_api.tls_key_file",
 }  # fmt: skip
 """Settings that name files with secrets."""
 PUBLIC = {
@@ -108,7 +108,7 @@ def settings_file(folder: Path, url: str) -> Path:
             path.write_text(f"X-Scope-OrgID: {canary(name)}\n" if name == "scan.headers_file" else canary(name))
         if not name.startswith("scan.p"):
             add(name, str(path))
-    for name in ("receiver", "exporter", "agent", "dashboard", "router"):
+    for name in ("receiver", "exporter", "agent", "dashboard", "router", "usage_api"):
         add(f"{name}.tls_certificate_file", str(pair.certificate))
     for name in ("kafka", "flink", "hive", "prometheus"):
         add(f"{name}.certificate_file", str(pair.certificate))

@@ -57,19 +57,52 @@ def find_access(
     """
     if kubeconfig is None and (service_account / "token").exists():
         return _of_service_account(service_account, environ, setting)
+    path = _file(kubeconfig, environ, setting)
+    try:
+        return _of_kubeconfig(_document(path), context, path.parent, setting)
+    except Misconfigured as exc:
+        raise Misconfigured(f"cannot use kubeconfig {path}: {exc}; see {setting}") from exc
+
+
+def context_namespace(
+    kubeconfig: Path | None, context: str | None, *, setting: str, environ: Mapping[str, str] = os.environ
+) -> str:
+    """The namespace that a context of a kubeconfig names, `default` where it names none.
+
+    Args:
+        kubeconfig: path; None for `$KUBECONFIG` or `~/.kube/config`.
+        context: its name; None for the current one.
+        setting: as of `find_access`.
+
+    Raises:
+        Misconfigured: the file can't be read.
+    """
+    path = _file(kubeconfig, environ, setting)
+    try:
+        document = _document(path)
+        return _text(_context(document, context, setting), "namespace") or "default"
+    except Misconfigured as exc:
+        raise Misconfigured(f"cannot use kubeconfig {path}: {exc}; see {setting}") from exc
+
+
+def _file(kubeconfig: Path | None, environ: Mapping[str, str], setting: str) -> Path:
+    """Path of the kubeconfig that is meant."""
     if kubeconfig is None:
         named = environ.get("KUBECONFIG") or "~/.kube/config"
         if os.pathsep in named:
             raise Misconfigured(f"cannot use KUBECONFIG={named}: several files; name one by {setting}")
         kubeconfig = Path(named)
     try:
-        path = kubeconfig.expanduser()
+        return kubeconfig.expanduser()
     except RuntimeError as exc:
         raise Misconfigured(f"cannot use kubeconfig {kubeconfig}: {exc}; see {setting}") from exc
-    try:
-        return _of_kubeconfig(_document(path), context, path.parent, setting)
-    except Misconfigured as exc:
-        raise Misconfigured(f"cannot use kubeconfig {path}: {exc}; see {setting}") from exc
+
+
+def _context(document: Entry, context: str | None, setting: str) -> Entry:
+    wanted = context or _text(document, "current-context")
+    if wanted is None:
+        raise Misconfigured(f"it has no current context, and {setting}_context names none")
+    return _named(document, "contexts", "context", wanted)
 
 
 def _of_service_account(folder: Path, environ: Mapping[str, str], setting: str) -> Endpoint:
@@ -121,12 +154,10 @@ def _yaml(body: bytes) -> object:
 
 
 def _of_kubeconfig(document: Entry, context: str | None, folder: Path, setting: str) -> Endpoint:
-    wanted = context or _text(document, "current-context")
-    if wanted is None:
-        raise Misconfigured(f"it has no current context, and {setting}_context names none")
-    chosen = _named(document, "contexts", "context", wanted)
-    cluster = _named(document, "clusters", "cluster", _needed(chosen, "cluster", f"context {wanted}"))
-    user = _named(document, "users", "user", _needed(chosen, "user", f"context {wanted}"))
+    chosen = _context(document, context, setting)
+    named = f"context {context or _text(document, 'current-context')}"
+    cluster = _named(document, "clusters", "cluster", _needed(chosen, "cluster", named))
+    user = _named(document, "users", "user", _needed(chosen, "user", named))
     _refuse(cluster, _CLUSTER_FIELDS_REFUSED, "cluster")
     _refuse(user, _USER_FIELDS_REFUSED, "user")
     server = _needed(cluster, "server", "cluster")

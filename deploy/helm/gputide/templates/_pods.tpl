@@ -193,6 +193,9 @@ seccompProfile: {type: RuntimeDefault}
     {{- include "gputide.environment" $root | nindent 4 }}
   ports:
     - {name: web, containerPort: {{ $app.port }}}
+    {{- if include "gputide.servesUsage" (list $root (index . 2)) }}
+    - {name: usage, containerPort: {{ $root.Values.usageApi.port }}}
+    {{- end }}
   {{- if ne $app.access "none" }}
   readinessProbe:
     {{- if $app.clientCaSecret }}
@@ -218,6 +221,36 @@ seccompProfile: {type: RuntimeDefault}
     - {name: web-clients, mountPath: /secrets/web-clients, readOnly: true}
     {{- end }}
     {{- end }}
+    {{- if include "gputide.servesUsage" (list $root (index . 2)) }}
+    - {name: usage-tls, mountPath: /secrets/usage-tls, readOnly: true}
+    - {name: front-proxy, mountPath: /secrets/front-proxy, readOnly: true}
+    {{- end }}
+{{- end }}
+
+{{/* Whether a web app answers the API server too; the enforcer's console does not: (list $ "dashboard") */}}
+{{- define "gputide.servesUsage" -}}
+{{- if and (index . 0).Values.usageApi.enabled (eq (index . 1) "dashboard") }}yes{{ end }}
+{{- end }}
+
+{{- define "gputide.usageVolumes" -}}
+{{- if .Values.usageApi.enabled }}
+{{- $name := printf "%s-usage" (include "gputide.fullname" .) }}
+- name: usage-tls
+  secret: {secretName: {{ default (printf "%s-tls" $name) .Values.usageApi.tlsSecret }}, defaultMode: 0440}
+- name: front-proxy
+  configMap: {name: {{ $name }}-front-proxy}
+{{- end }}
+{{- end }}
+
+{{/* What the API server's front proxy shows: its authority, and the names that its certificate may have, as a JSON
+     list. */}}
+{{- define "gputide.frontProxyCa" -}}
+{{- $found := lookup "v1" "ConfigMap" "kube-system" "extension-apiserver-authentication" }}
+{{- default (dig "data" "requestheader-client-ca-file" "" $found) .Values.usageApi.frontProxyCa }}
+{{- end }}
+{{- define "gputide.frontProxyNames" -}}
+{{- $found := lookup "v1" "ConfigMap" "kube-system" "extension-apiserver-authentication" }}
+{{- default (dig "data" "requestheader-allowed-names" "[]" $found | fromJsonArray) .Values.usageApi.frontProxyNames | toJson }}
 {{- end }}
 
 {{- define "gputide.rightsVolume" -}}

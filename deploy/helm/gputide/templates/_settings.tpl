@@ -35,6 +35,9 @@
 {{- end }}
 {{- end }}
 {{- $_ := set $found "dashboard" $page }}
+{{- if and $values.usageApi.enabled (ne (index . 1) "enforcer") }}
+{{- $_ := set $found "usage_api" (dict "listen" (printf "0.0.0.0:%v" $values.usageApi.port) "tls_certificate_file" "/secrets/usage-tls/tls.crt" "tls_key_file" "/secrets/usage-tls/tls.key" "client_ca_file" "/secrets/front-proxy/ca.crt" "front_proxy_names" (include "gputide.frontProxyNames" $root | fromJsonArray)) }}
+{{- end }}
 {{- if include "gputide.receives" $root }}
 {{- $receiver := dict "tokens_file" "/secrets/senders/tokens" }}
 {{- if $values.receiver.tlsSecret }}

@@ -1,0 +1,62 @@
+"""The freeze of a whole cluster: while a ConfigMap is there, no enforcer of it changes anything.
+
+The guard looks for it before every batch. Who may make and delete the ConfigMap may freeze and thaw.
+"""
+
+from __future__ import annotations
+
+from enforcer.safety.guard import FREEZE_NAMESPACE
+from fleet.errors import Refused
+from fleet.units import format_time
+from wire.kubernetes.refusals import Conflict, Deed
+from wire.kubernetes.write import FIELD_MANAGER, Call, WritingApi
+
+_RESOURCE = "configmaps"
+_PATH = f"/api/v1/namespaces/{FREEZE_NAMESPACE}/{_RESOURCE}"
+
+
+class ClusterFreezer:
+    """Makes and deletes the ConfigMap, in the name of the user that the API server takes us for.
+
+    Each call raises:
+        Misconfigured: the right is missing.
+        Unavailable: the cluster can't be reached.
+
+    Args:
+        name: name of the ConfigMap.
+    """
+
+    def __init__(self, api: WritingApi, name: str) -> None:
+        self._api = api
+        self._name = name
+
+    def freeze(self) -> str:
+        """Stop every change; returns who froze, which is somebody else where it was frozen already.
+
+        Raises:
+            Refused: the namespace of gputide is not there, or the server will not take it.
+        """
+        by = self._api.user()
+        body = {
+            "apiVersion": "v1",
+            "kind": "ConfigMap",
+            "metadata": {"name": self._name, "namespace": FREEZE_NAMESPACE},
+            "data": {"by": by, "at": format_time(self._api.now())},
+        }
+        deed = Deed(verb="create", resource=_RESOURCE, namespace=FREEZE_NAMESPACE, name=self._name)
+        try:
+            made = self._api.send(
+                Call(deed=deed, path=_PATH, method="POST", body=body, query={"fieldManager": FIELD_MANAGER})
+            )
+        except Conflict:
+            found = self._api.get(deed, f"{_PATH}/{self._name}") or {}
+            return str((found.get("data") or {}).get("by") or "somebody")
+        if made is None:
+            raise Refused(f"cannot freeze: the cluster has no namespace {FREEZE_NAMESPACE}")
+        return by
+
+    def lift(self) -> bool:
+        """Let changes go on; whether anything was frozen."""
+        deed = Deed(verb="delete", resource=_RESOURCE, namespace=FREEZE_NAMESPACE, name=self._name)
+        call = Call(deed=deed, path=f"{_PATH}/{self._name}", method="DELETE", body={})
+        return self._api.send(call) is not None
