@@ -11,6 +11,7 @@ import struct
 from collections import OrderedDict
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import lru_cache
 from hashlib import blake2b
 from typing import Any
 
@@ -21,7 +22,7 @@ from numba import njit
 from numpy.typing import NDArray
 
 from fleet.errors import Corrupt
-from pipeline.remote_write.byte_words import address, load32
+from pipeline.remote_write.byte_words import address, load8, load32
 from pipeline.remote_write.decode import TooLarge
 from pipeline.remote_write.intern_table import InternTable
 
@@ -36,6 +37,10 @@ _RECENT_MAX = 4096
 """Rows whose numbers are remembered besides, since series of one slice come together."""
 _RECENT_BYTES_MAX = 1024
 """Longest such row."""
+_REMEMBERED_MESSAGES = 1024
+"""Packed sets remembered by what is in them: joined bodies have other sets each time, most of their lanes not."""
+_REMEMBERED_MESSAGE_BYTES_MAX = 8192
+"""Largest such set: a small one takes as long to compress as several times as much."""
 _LENGTH = struct.Struct("<I")
 _ZSTD_LEVEL = 3
 
@@ -47,11 +52,14 @@ class IdentityParts:
     Attributes:
         part: which part each identity is in, shape (identities,).
         place: its place there, shape (identities,).
+        counts: how many are in each part, shape (parts,).
+        packed: those of each part as they stand in a record; empty where there are none.
     """
 
     part: NDArray[np.int64]
     place: NDArray[np.int32]
-    sets: dict[int, IdentitySet]
+    counts: NDArray[np.int64]
+    packed: tuple[bytes, ...]
 
 
 class IdentitySet:
@@ -84,15 +92,25 @@ class IdentitySet:
         """
         known = self._parts
         if known is None or known[0] != count:
-            part = part_of(self.batch, count)
-            place = np.empty(len(part), dtype=np.int32)
-            sets: dict[int, IdentitySet] = {}
-            for number in np.unique(part).tolist():
-                members = np.flatnonzero(part == number)
-                place[members] = np.arange(len(members), dtype=np.int32)
-                sets[number] = IdentitySet(self.batch.take(pa.array(members)))
-            known = self._parts = (count, IdentityParts(part=part, place=place, sets=sets))
+            known = self._parts = (count, _dealt_out(self.batch, part_of(self.batch, count), count))
         return known[1]
+
+
+def _dealt_out(batch: pa.RecordBatch, part: NDArray[np.int64], count: int) -> IdentityParts:
+    """Identities by their part, and by their hash: in whatever order they come, the bytes of a part are the same."""
+    hashes: NDArray[np.uint64] = batch.column("hash").to_numpy()
+    order = np.lexsort((hashes, part))
+    counts = np.bincount(part, minlength=count)
+    starts = np.cumsum(counts) - counts
+    place = np.empty(len(part), dtype=np.int32)
+    place[order] = np.arange(len(part)) - np.repeat(starts, counts)
+    texts = gathered_texts(text_places(batch)[np.newaxis], np.zeros(len(order), dtype=np.int32), order.astype(np.int32))
+    sorted_out = batch_of_texts(hashes[order], texts, batch.schema)
+    packed = tuple(
+        pack_identities(sorted_out.slice(start, size)) if size else b""
+        for start, size in zip(starts.tolist(), counts.tolist(), strict=True)
+    )
+    return IdentityParts(part=part, place=place, counts=counts, packed=packed)
 
 
 class LabelRows:
@@ -228,6 +246,35 @@ def text_places(batch: pa.RecordBatch) -> NDArray[np.int64]:
     return places
 
 
+@njit(cache=True, nogil=True)
+def gathered_texts(texts: Any, batch_of: Any, row_of: Any) -> Any:
+    """Texts of some rows of some batches, as `batch_of_texts` takes them.
+
+    Args:
+        texts: (batches, columns, 2), see `text_places`.
+        batch_of: (rows,) the batch of each.
+        row_of: (rows,) its place there.
+    """
+    rows, columns = len(batch_of), texts.shape[1]
+    offsets = np.zeros((columns, rows + 1), dtype=np.int32)
+    column_starts = np.zeros(columns + 1, dtype=np.int64)
+    for column in range(columns):
+        for row in range(rows):
+            at = texts[batch_of[row], column, 0] + 4 * row_of[row]
+            offsets[column, row + 1] = offsets[column, row] + np.int32(load32(at + 4) - load32(at))
+        column_starts[column + 1] = column_starts[column] + offsets[column, rows]
+    data = np.empty(column_starts[columns], dtype=np.uint8)
+    at = 0
+    for column in range(columns):
+        for row in range(rows):
+            place, base = texts[batch_of[row], column]
+            place += 4 * row_of[row]
+            for byte in range(base + np.int64(load32(place)), base + np.int64(load32(place + 4))):
+                data[at] = load8(byte)
+                at += 1
+    return offsets, data, column_starts
+
+
 def label_bytes(row: tuple[str, ...]) -> bytes:
     """Texts one after another, each behind its length in bytes (u32, little-endian)."""
     parts = []
@@ -240,7 +287,18 @@ def label_bytes(row: tuple[str, ...]) -> bytes:
 def pack_identities(batch: pa.RecordBatch) -> bytes:
     """Identities as bytes: length u32, then zstd over the Arrow message of their record batch."""
     message = batch.serialize()
-    return _LENGTH.pack(message.size) + bytes(cramjam.zstd.compress(message, _ZSTD_LEVEL))
+    if message.size <= _REMEMBERED_MESSAGE_BYTES_MAX:
+        return _remembered_packed(message.to_pybytes())
+    return _packed(message)
+
+
+@lru_cache(maxsize=_REMEMBERED_MESSAGES)
+def _remembered_packed(message: bytes) -> bytes:
+    return _packed(message)
+
+
+def _packed(message: bytes | pa.Buffer) -> bytes:
+    return _LENGTH.pack(len(message)) + bytes(cramjam.zstd.compress(message, _ZSTD_LEVEL))
 
 
 def unpack_identities(packed: bytes, schema: pa.Schema) -> pa.RecordBatch:
