@@ -8,12 +8,12 @@ same set is asked for again and again: sets are remembered, with their bytes as 
 from __future__ import annotations
 
 import struct
+import threading
 from collections import OrderedDict
 from collections.abc import Callable
 from dataclasses import dataclass
-from functools import lru_cache
 from hashlib import blake2b
-from typing import Any
+from typing import Any, NamedTuple
 
 import cramjam
 import numpy as np
@@ -37,10 +37,8 @@ _RECENT_MAX = 4096
 """Rows whose numbers are remembered besides, since series of one slice come together."""
 _RECENT_BYTES_MAX = 1024
 """Longest such row."""
-_REMEMBERED_MESSAGES = 1024
-"""Packed sets remembered by what is in them: joined bodies have other sets each time, most of their lanes not."""
-_REMEMBERED_MESSAGE_BYTES_MAX = 8192
-"""Largest such set: a small one takes as long to compress as several times as much."""
+_PACKED_BYTES_MAX = 8 << 20
+"""Bytes of sets that are remembered by what is in them: joined bodies name other ones each time, most lanes do not."""
 _LENGTH = struct.Struct("<I")
 _ZSTD_LEVEL = 3
 
@@ -96,6 +94,48 @@ class IdentitySet:
         return known[1]
 
 
+class _PackedSet(NamedTuple):
+    batch: pa.RecordBatch
+    packed: bytes
+    size: int
+
+
+class _PackedSets:
+    """Sets of identities with their bytes in a record; mutable: threads share it, and the longest unused ones go."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._known: OrderedDict[bytes, _PackedSet] = OrderedDict()
+        self._bytes = 0
+
+    def packed(self, batch: pa.RecordBatch, hashes: bytes) -> bytes:
+        """What `pack_identities` gives.
+
+        Args:
+            hashes: of the identities; sets are told apart by their texts as well.
+        """
+        with self._lock:
+            known = self._known.get(hashes)
+            if known is not None:
+                self._known.move_to_end(hashes)
+        if known is not None and known.batch.equals(batch):
+            return known.packed
+        message = batch.serialize()
+        packed = _packed(message)
+        # What is kept lies in the message, so that it does not hold the memory of what it was cut from.
+        kept = _PackedSet(pa.ipc.read_record_batch(message, batch.schema), packed, message.size + len(packed))
+        with self._lock:
+            before = self._known.pop(hashes, None)
+            self._bytes += kept.size - (0 if before is None else before.size)
+            self._known[hashes] = kept
+            while self._bytes > _PACKED_BYTES_MAX:
+                self._bytes -= self._known.popitem(last=False)[1].size
+        return packed
+
+
+_PACKED = _PackedSets()
+
+
 def _dealt_out(batch: pa.RecordBatch, part: NDArray[np.int64], count: int) -> IdentityParts:
     """Identities by their part, and by their hash: in whatever order they come, the bytes of a part are the same."""
     hashes: NDArray[np.uint64] = batch.column("hash").to_numpy()
@@ -106,8 +146,9 @@ def _dealt_out(batch: pa.RecordBatch, part: NDArray[np.int64], count: int) -> Id
     place[order] = np.arange(len(part)) - np.repeat(starts, counts)
     texts = gathered_texts(text_places(batch)[np.newaxis], np.zeros(len(order), dtype=np.int32), order.astype(np.int32))
     sorted_out = batch_of_texts(hashes[order], texts, batch.schema)
+    names = hashes[order].tobytes()
     packed = tuple(
-        pack_identities(sorted_out.slice(start, size)) if size else b""
+        _PACKED.packed(sorted_out.slice(start, size), names[8 * start : 8 * (start + size)]) if size else b""
         for start, size in zip(starts.tolist(), counts.tolist(), strict=True)
     )
     return IdentityParts(part=part, place=place, counts=counts, packed=packed)
@@ -286,19 +327,11 @@ def label_bytes(row: tuple[str, ...]) -> bytes:
 
 def pack_identities(batch: pa.RecordBatch) -> bytes:
     """Identities as bytes: length u32, then zstd over the Arrow message of their record batch."""
-    message = batch.serialize()
-    if message.size <= _REMEMBERED_MESSAGE_BYTES_MAX:
-        return _remembered_packed(message.to_pybytes())
-    return _packed(message)
+    return _packed(batch.serialize())
 
 
-@lru_cache(maxsize=_REMEMBERED_MESSAGES)
-def _remembered_packed(message: bytes) -> bytes:
-    return _packed(message)
-
-
-def _packed(message: bytes | pa.Buffer) -> bytes:
-    return _LENGTH.pack(len(message)) + bytes(cramjam.zstd.compress(message, _ZSTD_LEVEL))
+def _packed(message: pa.Buffer) -> bytes:
+    return _LENGTH.pack(message.size) + bytes(cramjam.zstd.compress(message, _ZSTD_LEVEL))
 
 
 def unpack_identities(packed: bytes, schema: pa.Schema) -> pa.RecordBatch:
