@@ -120,10 +120,10 @@ class _PackedSets:
                 self._known.move_to_end(hashes)
         if known is not None and known.batch.equals(batch):
             return known.packed
-        message = batch.serialize()
-        packed = _packed(message)
-        # What is kept lies in the message, so that it does not hold the memory of what it was cut from.
-        kept = _PackedSet(pa.ipc.read_record_batch(message, batch.schema), packed, message.size + len(packed))
+        # A copy: a cut batch holds the memory of the whole one, and its message some bytes of its neighbours.
+        own = batch.take(pa.array(np.arange(batch.num_rows)))
+        packed = pack_identities(own)
+        kept = _PackedSet(own, packed, own.nbytes + len(packed))
         with self._lock:
             before = self._known.pop(hashes, None)
             self._bytes += kept.size - (0 if before is None else before.size)
@@ -327,10 +327,7 @@ def label_bytes(row: tuple[str, ...]) -> bytes:
 
 def pack_identities(batch: pa.RecordBatch) -> bytes:
     """Identities as bytes: length u32, then zstd over the Arrow message of their record batch."""
-    return _packed(batch.serialize())
-
-
-def _packed(message: pa.Buffer) -> bytes:
+    message = batch.serialize()
     return _LENGTH.pack(message.size) + bytes(cramjam.zstd.compress(message, _ZSTD_LEVEL))
 
 

@@ -98,7 +98,11 @@ def test_lanes_packed_together_hold_the_rows_of_each_packed_alone(lanes: int) ->
     rows = [row for record in records.values() for row in rows_in(unpack(record))]
     assert sorted(rows) == sorted(rows_in(sections))
     for record in records.values():
-        assert pack(unpack(record), bytes(16)) == record
+        alone = tuple(
+            replace(part, identities=part.identities.take(list(range(part.identities.num_rows))))
+            for part in unpack(record)
+        )
+        assert pack(alone, bytes(16)) == record
 
 
 def test_a_lane_has_the_same_bytes_whether_its_identities_are_remembered_or_come_in_another_order() -> None:
