@@ -39,6 +39,8 @@ _RECENT_BYTES_MAX = 1024
 """Longest such row."""
 _PACKED_BYTES_MAX = 8 << 20
 """Bytes of sets that are remembered by what is in them: joined bodies name other ones each time, most lanes do not."""
+_REMEMBERED_IDENTITIES_MAX = 4096
+"""Most identities of a body, or of joined ones, whose parts are."""
 _LENGTH = struct.Struct("<I")
 _ZSTD_LEVEL = 3
 
@@ -137,19 +139,29 @@ _PACKED = _PackedSets()
 
 
 def _dealt_out(batch: pa.RecordBatch, part: NDArray[np.int64], count: int) -> IdentityParts:
-    """Identities by their part, and by their hash: in whatever order they come, the bytes of a part are the same."""
+    """Identities by their part.
+
+    Few are put in order by their hash, so that the bytes of a part are the same in whatever order they come, and
+    remembered. Many hardly come again, and take fewer bytes in the order of their rows.
+    """
     hashes: NDArray[np.uint64] = batch.column("hash").to_numpy()
-    order = np.lexsort((hashes, part))
+    is_remembered = len(part) <= _REMEMBERED_IDENTITIES_MAX
+    order = np.lexsort((hashes, part)) if is_remembered else np.argsort(part, kind="stable")
     counts = np.bincount(part, minlength=count)
     starts = np.cumsum(counts) - counts
     place = np.empty(len(part), dtype=np.int32)
     place[order] = np.arange(len(part)) - np.repeat(starts, counts)
+    spans = list(zip(starts.tolist(), (starts + counts).tolist(), strict=True))
+    if not is_remembered:
+        taken = (batch.take(pa.array(order[start:end])) for start, end in spans)
+        packed = tuple(pack_identities(own) if own.num_rows else b"" for own in taken)
+        return IdentityParts(part=part, place=place, counts=counts, packed=packed)
     texts = gathered_texts(text_places(batch)[np.newaxis], np.zeros(len(order), dtype=np.int32), order.astype(np.int32))
     sorted_out = batch_of_texts(hashes[order], texts, batch.schema)
     names = hashes[order].tobytes()
     packed = tuple(
-        _PACKED.packed(sorted_out.slice(start, size), names[8 * start : 8 * (start + size)]) if size else b""
-        for start, size in zip(starts.tolist(), counts.tolist(), strict=True)
+        _PACKED.packed(sorted_out.slice(start, end - start), names[8 * start : 8 * end]) if end > start else b""
+        for start, end in spans
     )
     return IdentityParts(part=part, place=place, counts=counts, packed=packed)
 

@@ -16,6 +16,7 @@ from pipeline.receiver.intake import Answer, Intake
 from pipeline.receiver.record_writer import RecordWriter
 from pipeline.receiver.repeats import Repeats
 from pipeline.receiver.turns import Turns
+from pipeline.records import label_rows
 from pipeline.records.rows import Section, pack, rows_of, unpack
 from pipeline.remote_write.decode import Decoder, Version
 from pipeline.rollup.rollup_duckdb import EmbeddedRollup
@@ -90,7 +91,11 @@ def test_rows_of_one_card_stay_on_one_lane_in_order_and_all_lanes_are_used(tmp_p
 
 
 @pytest.mark.parametrize("lanes", [2, 5, 64])
-def test_lanes_packed_together_hold_the_rows_of_each_packed_alone(lanes: int) -> None:
+@pytest.mark.parametrize("remembered_max", [0, 4096])
+def test_lanes_packed_together_hold_the_rows_of_each_packed_alone(
+    lanes: int, remembered_max: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(label_rows, "_REMEMBERED_IDENTITIES_MAX", remembered_max)
     sections = sections_of(small_fleet(pods=20, hours=1))
     records = lane_records(sections, lanes, bytes(16))
     assert list(records) == sorted(records)
