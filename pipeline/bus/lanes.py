@@ -1,14 +1,13 @@
 """Which row goes to which lane of a bus.
 
 Rows are spread by their card, so that a card's series keep their order and cards spread evenly; a file bus has a lane
-per receiver instead, whatever is in its rows. Called by the intake, which splits what a request holds.
+per receiver instead, whatever is in its rows. Called by the record writer.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import replace
-from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -17,23 +16,21 @@ from numba import njit
 from numpy.typing import NDArray
 
 from pipeline.records.label_rows import IdentitySet, text_places
-from pipeline.records.rows import Section
+from pipeline.records.rows import DealtSection, Section, pack, pack_dealt
 from pipeline.remote_write.byte_words import load8, load32
 
 
-def split_sections(sections: tuple[Section, ...], lanes: int) -> dict[int, tuple[Section, ...]]:
-    """The rows of some sections by lane, each part with its own identities; lanes without any row are left out."""
+def lane_records(sections: tuple[Section, ...], lanes: int, body_hash: bytes) -> dict[int, bytes]:
+    """A record for each lane that has rows of some sections; those of a table go through each step together.
+
+    Args:
+        body_hash: 16 bytes, see `pack`.
+    """
+    if not sections:
+        return {}
     if lanes == 1:
-        return {0: sections} if sections else {}
-    found: dict[int, list[Section]] = {}
-    for section in sections:
-        if section.identity_set is not None:
-            parts = _dealt_out(section, section.identity_set, lanes)
-        else:
-            parts = ((lane, _own_identities(part)) for lane, part in _sorted_out(section, lanes))
-        for lane, part in parts:
-            found.setdefault(lane, []).append(part)
-    return {lane: tuple(parts) for lane, parts in sorted(found.items())}
+        return {0: pack(sections, body_hash)}
+    return pack_dealt(tuple(_dealt_out(section, lanes) for section in sections), lanes, body_hash)
 
 
 def cut_sections(sections: tuple[Section, ...], rows_max: int) -> Iterator[tuple[Section, ...]]:
@@ -43,7 +40,7 @@ def cut_sections(sections: tuple[Section, ...], rows_max: int) -> Iterator[tuple
         return
     for section in sections:
         for start in range(0, len(section.ts_ms), rows_max):
-            yield (_own_identities(_rows_of(section, slice(start, start + rows_max))),)
+            yield (_rows_of(section, slice(start, start + rows_max)),)
 
 
 def _lane_of_identity(identities: pa.RecordBatch, lanes: int) -> NDArray[np.int64]:
@@ -80,49 +77,50 @@ def _crc32_table() -> NDArray[np.uint32]:
 _CRC32 = _crc32_table()
 
 
-def _sorted_out(section: Section, lanes: int) -> Iterator[tuple[int, Section]]:
-    """A section's rows by lane, in their order, all with the section's identities."""
-    lane_of_row = _lane_of_identity(section.identities, lanes)[section.identity]
-    order = np.argsort(lane_of_row, kind="stable")
-    by_lane = _rows_of(section, order)
-    starts = np.searchsorted(lane_of_row[order], np.arange(lanes + 1)).tolist()
-    for lane, (start, end) in enumerate(pairwise(starts)):
-        if start < end:
-            yield lane, _rows_of(by_lane, slice(start, end))
-
-
-def _dealt_out(section: Section, taken: IdentitySet, lanes: int) -> Iterator[tuple[int, Section]]:
-    """A section's rows by lane; which identities a lane gets, and their bytes in a record, are found out once."""
+def _dealt_out(section: Section, lanes: int) -> DealtSection:
+    taken = IdentitySet(section.identities) if section.identity_set is None else section.identity_set
     parts = taken.parts(lanes, _lane_of_identity)
-    lane_of_row = parts.part[section.identity]
-    for lane, named in parts.sets.items():
-        rows = np.flatnonzero(lane_of_row == lane)
-        yield (
-            lane,
-            Section(
-                table=section.table,
-                identities=named.batch,
-                identity=parts.place[section.identity[rows]],
-                ts_ms=section.ts_ms[rows],
-                measures=section.measures,
-                values=np.ascontiguousarray(section.values[:, rows]),
-                identity_set=named,
-            ),
-        )
-
-
-def _rows_of(section: Section, rows: slice | NDArray[np.int64]) -> Section:
-    """Some rows of a section, with all of its identities."""
-    return replace(
-        section, identity=section.identity[rows], ts_ms=section.ts_ms[rows], values=section.values[:, rows],
-        identity_set=None,
+    starts, place, ts_ms, values = _rows_by_lane(
+        section.identity, section.ts_ms, section.values, parts.part, parts.place, lanes
+    )
+    return DealtSection(
+        table=section.table, packed=parts.packed, counts=parts.counts, starts=starts, place=place, ts_ms=ts_ms,
+        measures=section.measures, values=values,
     )  # fmt: skip
 
 
-def _own_identities(section: Section) -> Section:
-    """A section with those of its identities that it has rows of."""
-    named, local = np.unique(section.identity, return_inverse=True)
+@njit(cache=True, nogil=True)
+def _rows_by_lane(identity: Any, ts_ms: Any, values: Any, lane: Any, place: Any, lanes: int) -> Any:
+    """Rows by lane, those of a lane in their order: where each lane's begin; places, times and values.
+
+    Args:
+        identity: (rows,) identity of each.
+        lane: (identities,) the lane of each.
+        place: (identities,) its place there.
+    """
+    rows = len(identity)
+    starts = np.zeros(lanes + 1, dtype=np.int64)
+    for row in range(rows):
+        starts[lane[identity[row]] + 1] += 1
+    starts = np.cumsum(starts)
+    free = starts.copy()
+    to = np.empty(rows, dtype=np.int64)
+    places, times, cells = np.empty(rows, dtype=np.int32), np.empty(rows, dtype=np.int64), np.empty(values.shape)
+    for row in range(rows):
+        own = lane[identity[row]]
+        to[row] = free[own]
+        free[own] += 1
+        places[to[row]], times[to[row]] = place[identity[row]], ts_ms[row]
+    for column in range(len(values)):
+        for row in range(rows):
+            cells[column, to[row]] = values[column, row]
+    return starts, places, times, cells
+
+
+def _rows_of(section: Section, rows: slice) -> Section:
+    """Some rows of a section, with those of its identities that they are of."""
+    named, local = np.unique(section.identity[rows], return_inverse=True)
     return replace(
         section, identities=section.identities.take(pa.array(named)), identity=local.astype(np.int32),
-        values=np.ascontiguousarray(section.values), identity_set=None,
+        ts_ms=section.ts_ms[rows], values=np.ascontiguousarray(section.values[:, rows]), identity_set=None,
     )  # fmt: skip

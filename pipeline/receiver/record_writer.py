@@ -16,14 +16,13 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from copy import copy
 from dataclasses import dataclass, field
 from functools import partial
-from itertools import zip_longest
 from time import perf_counter_ns
 
 from fleet.errors import Corrupt, Unavailable
 from pipeline.bus.bus import BusWriter, RecordTooLarge
-from pipeline.bus.lanes import cut_sections, split_sections
+from pipeline.bus.lanes import cut_sections, lane_records
 from pipeline.records.joined_rows import joined_sections
-from pipeline.records.rows import Section, pack
+from pipeline.records.rows import Section
 
 ROWS_PER_RECORD_MAX = 250_000
 """Rows of the largest record."""
@@ -88,7 +87,7 @@ class RecordWriter:
             Unavailable: likewise, where the storage can't take a record, too.
         """
         if not self._gathers:
-            return partial(self._all_appended, [self._packed(pieces, body_hash) for pieces in self._pieces(sections)])
+            return partial(self._all_appended, [self._packed(piece, body_hash) for piece in self._pieces(sections)])
         share = max(samples / GATHERED_SAMPLES_MAX, sum(map(_bytes_of, sections)) / GATHERED_BYTES_MAX)
         if share >= _ALONE:
             return partial(self._written, sections, body_hash)
@@ -141,7 +140,7 @@ class RecordWriter:
 
     def _written(self, sections: tuple[Section, ...], body_hash: bytes) -> Written:
         started = perf_counter_ns()
-        sizes = [size for pieces in self._pieces(sections) for size in self._appended(pieces, body_hash)]
+        sizes = [size for piece in self._pieces(sections) for size in self._appended(piece, body_hash)]
         return Written(appends=len(sizes), append_bytes=sum(sizes), append_nanoseconds=perf_counter_ns() - started)
 
     def _all_appended(self, records: Sequence[Mapping[int, bytes]]) -> Written:
@@ -149,13 +148,13 @@ class RecordWriter:
         sizes = [self._append(payloads) for payloads in records]
         return Written(appends=len(sizes), append_bytes=sum(sizes), append_nanoseconds=perf_counter_ns() - started)
 
-    def _appended(self, pieces: Mapping[int, tuple[Section, ...]], body_hash: bytes) -> Iterator[int]:
+    def _appended(self, sections: tuple[Section, ...], body_hash: bytes) -> Iterator[int]:
         """Appends a record per lane; gives the bytes of each append, of which there are more where one is too large."""
-        rows = max(sum(len(section.ts_ms) for section in sections) for sections in pieces.values())
+        rows = sum(len(section.ts_ms) for section in sections)
         try:
-            yield self._append(self._packed(pieces, body_hash), is_last_try=rows == len(pieces) == 1)
+            yield self._append(self._packed(sections, body_hash), is_last_try=rows == 1)
         except RecordTooLarge:
-            for smaller in self._cut(pieces, -(-rows // 2)) if rows > 1 else ({lane: pieces[lane]} for lane in pieces):
+            for smaller in cut_sections(sections, -(-rows // 2)):
                 yield from self._appended(smaller, body_hash)
 
     def _append(self, payloads: Mapping[int, bytes], *, is_last_try: bool = True) -> int:
@@ -167,19 +166,12 @@ class RecordWriter:
             raise Unavailable(str(exc)) from exc
         return sum(map(len, payloads.values()))
 
-    def _pieces(self, sections: tuple[Section, ...]) -> Iterator[Mapping[int, tuple[Section, ...]]]:
-        return self._cut(split_sections(sections, self._bus.lanes), self._rows_per_record_max)
+    def _pieces(self, sections: tuple[Section, ...]) -> Iterator[tuple[Section, ...]]:
+        """What is appended at once."""
+        return cut_sections(sections, self._rows_per_record_max)
 
-    def _cut(
-        self, by_lane: Mapping[int, tuple[Section, ...]], rows_max: int
-    ) -> Iterator[Mapping[int, tuple[Section, ...]]]:
-        """What is appended at once: of every lane the next piece of at most so many rows."""
-        pieces = [cut_sections(sections, rows_max) for sections in by_lane.values()]
-        for row in zip_longest(*pieces):
-            yield {lane: piece for lane, piece in zip(by_lane, row, strict=True) if piece is not None}
-
-    def _packed(self, pieces: Mapping[int, tuple[Section, ...]], body_hash: bytes) -> dict[int, bytes]:
-        return {lane: pack(sections, body_hash) for lane, sections in pieces.items()}
+    def _packed(self, sections: tuple[Section, ...], body_hash: bytes) -> dict[int, bytes]:
+        return lane_records(sections, self._bus.lanes, body_hash)
 
 
 @dataclass(slots=True, kw_only=True, eq=False)

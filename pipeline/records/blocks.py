@@ -66,16 +66,18 @@ class SectionRows(NamedTuple):
 
 
 class Written(NamedTuple):
-    """What the sections before had, so that a section refers to it instead of repeating it.
+    """What the sections before had, of every record, so that a section refers to it instead of repeating it.
 
     Attributes:
-        blocks: where the blocks of the section before lie, as `no_blocks` makes it.
-        present: (measures, rows of the largest section) float64, values of each measure.
-        counts: (measures,) int64, how many values that was, -1 for none yet.
+        blocks: (records, ...) where the blocks of the section before lie, as `no_blocks` makes it.
+        present: (measures, rows) float64, values of each measure.
+        starts: (records,) where those of a record begin in `present`, with room for its largest section.
+        counts: (records, measures) int64, how many values that was, -1 for none yet.
     """
 
     blocks: NDArray[np.int64]
     present: NDArray[np.float64]
+    starts: NDArray[np.int64]
     counts: NDArray[np.int64]
 
 
@@ -84,50 +86,84 @@ def no_blocks(measures: int) -> NDArray[np.int64]:
     return np.full((_COLUMNS + 2 * measures, 2), -1, dtype=np.int64)
 
 
-@njit(cache=True, nogil=True)
-def write_section(out: Any, at: Any, identities: int, rows: Any, factors: Any, before: Any) -> Any:
-    """Writes the blocks of one section; returns the position after the last byte.
+def nothing_written(measures: int, rows: NDArray[np.int64]) -> Written:
+    """What there is before the first section.
 
     Args:
-        out: uint8, with room for 8 bytes per row and `BLOCK_BYTES_MAX` for each block.
+        rows: (records,) rows of each record's largest section.
+    """
+    return Written(
+        blocks=np.full((len(rows), _COLUMNS + 2 * measures, 2), -1, dtype=np.int64),
+        present=np.empty((measures, int(rows.sum()))),
+        starts=np.cumsum(rows) - rows,
+        counts=np.full((len(rows), measures), -1, dtype=np.int64),
+    )
+
+
+@njit(cache=True, nogil=True)
+def write_sections(out: Any, ends: Any, identities: Any, starts: Any, rows: Any, factors: Any, before: Any) -> None:
+    """Writes the blocks of one section of each record; a record without rows has none.
+
+    Args:
+        out: uint8, with room for each record's rows: 9 bytes per row and column, and `BLOCK_BYTES_MAX` for each block.
+        ends: (records,) int64, where the next byte of each record goes; changed.
+        identities: (records,) how many each has in this section.
+        starts: (records + 1,) int64, first row of each record, and the end of the last one.
+        rows: `SectionRows`, those of a record together.
         factors: (measures, factors) float64: by what the values of each measure may have been multiplied.
         before: what the sections before had, `Written`; changed.
     """
     places, ts_ms, measures, values = rows
-    blocks, present, counts = before
-    base, count_of_rows = address(out), len(places)
-    start = at + 4
-    at = _close(base, start, start + _write_places(base + start, identities, places), blocks, _PLACES)
-    start = at + 4
-    at = _close(base, start, start + _write_times(base + start, ts_ms), blocks, _TIMES)
-    fresh = np.empty(count_of_rows + 1, dtype=np.float64)
-    numerators = np.empty(count_of_rows, dtype=np.int64)
-    for column in range(len(measures)):
-        measure = measures[column]
-        start = at + 4
-        at = start + (count_of_rows + 7) // 8
-        count = 0
-        bits: Any = np.int64(0)
-        for row in range(count_of_rows):
-            value = values[column, row]
-            is_present = not np.isnan(value)
-            bits |= np.int64(is_present) << (row & 7)
-            fresh[count] = value
-            count += is_present
-            if row & 7 == 7 or row == count_of_rows - 1:
-                store8(base + start + (row >> 3), np.uint8(bits))
-                bits = np.int64(0)
-        at = _close(base, start, start if count == count_of_rows else at, blocks, _COLUMNS + 2 * measure)
-        start = at + 4
-        if counts[measure] == count and same_bytes(address(present[measure]), address(fresh), 8 * count):
-            store32(base + at, np.uint32(SAME))
-            at = start
+    blocks, present, present_starts, counts = before
+    most = 0
+    for record in range(len(ends)):
+        most = max(most, starts[record + 1] - starts[record])
+    fresh = np.empty(most + 1, dtype=np.float64)
+    numerators = np.empty(most, dtype=np.int64)
+    base = address(out)
+    for record in range(len(ends)):
+        first, end = starts[record], starts[record + 1]
+        if first == end:
             continue
-        size = _write_values(base + start, fresh[:count], factors[measure], numerators)
-        at = _close(base, start, start + size, blocks, _COLUMNS + 2 * measure + 1)
-        present[measure, :count] = fresh[:count]
-        counts[measure] = count
-    return at
+        own = blocks[record]
+        start = ends[record] + 4
+        size = _write_places(base + start, identities[record], places[first:end])
+        at = _close(base, start, start + size, own, _PLACES)
+        start = at + 4
+        at = _close(base, start, start + _write_times(base + start, ts_ms[first:end]), own, _TIMES)
+        for column in range(len(measures)):
+            measure = measures[column]
+            at, count = _write_present(base, at, values[column, first:end], fresh, own, _COLUMNS + 2 * measure)
+            start = at + 4
+            known = present[measure, present_starts[record] :]
+            if counts[record, measure] == count and same_bytes(address(known), address(fresh), 8 * count):
+                store32(base + at, np.uint32(SAME))
+                at = start
+                continue
+            size = _write_values(base + start, fresh[:count], factors[measure], numerators)
+            at = _close(base, start, start + size, own, _COLUMNS + 2 * measure + 1)
+            known[:count] = fresh[:count]
+            counts[record, measure] = count
+        ends[record] = at
+
+
+@njit(cache=True, nogil=True)
+def _write_present(base: Any, at: Any, values: Any, fresh: Any, blocks: Any, block: int) -> Any:
+    """Writes which rows have a value; the position after it, and how many of `fresh` are now the values there are."""
+    rows = len(values)
+    start = at + 4
+    count = 0
+    bits: Any = np.int64(0)
+    for row in range(rows):
+        value = values[row]
+        is_present = not np.isnan(value)
+        bits |= np.int64(is_present) << (row & 7)
+        fresh[count] = value
+        count += is_present
+        if row & 7 == 7 or row == rows - 1:
+            store8(base + start + (row >> 3), np.uint8(bits))
+            bits = np.int64(0)
+    return _close(base, start, start if count == rows else start + (rows + 7) // 8, blocks, block), count
 
 
 @njit(cache=True, nogil=True)

@@ -16,7 +16,7 @@ from numba import njit
 from numpy.typing import NDArray
 
 from fleet.schema import USAGE_MEASURES
-from pipeline.records.label_rows import batch_of_texts, text_places
+from pipeline.records.label_rows import batch_of_texts, gathered_texts, text_places
 from pipeline.records.rows import Section
 from pipeline.remote_write.byte_words import load8, load32, load64
 
@@ -72,7 +72,7 @@ def _united(batches: Sequence[pa.RecordBatch]) -> tuple[pa.RecordBatch, list[NDA
     ends = np.cumsum([batch.num_rows for batch in distinct])
     texts = np.stack([text_places(batch) for batch in distinct])
     place, first, (batch_of, row_of) = _same_rows(hashes, ends, texts)
-    columns = _gathered(texts, batch_of[first], row_of[first])
+    columns = gathered_texts(texts, batch_of[first], row_of[first])
     by_batch: dict[int, NDArray[np.int32]] = dict(zip(map(id, distinct), np.split(place, ends[:-1]), strict=True))
     return batch_of_texts(hashes[first], columns, distinct[0].schema), [by_batch[id(batch)] for batch in batches]
 
@@ -142,29 +142,6 @@ def _is_alike(texts: Any, row: int, others: Any, other: int) -> bool:
                 return False
             at += 1
     return True
-
-
-@njit(cache=True, nogil=True)
-def _gathered(texts: Any, batch_of: Any, row_of: Any) -> Any:
-    """Texts of some rows, as `batch_of_texts` takes them."""
-    rows, columns = len(batch_of), texts.shape[1]
-    offsets = np.zeros((columns, rows + 1), dtype=np.int32)
-    column_starts = np.zeros(columns + 1, dtype=np.int64)
-    for column in range(columns):
-        for row in range(rows):
-            at = texts[batch_of[row], column, 0] + 4 * row_of[row]
-            offsets[column, row + 1] = offsets[column, row] + np.int32(load32(at + 4) - load32(at))
-        column_starts[column + 1] = column_starts[column] + offsets[column, rows]
-    data = np.empty(column_starts[columns], dtype=np.uint8)
-    at = 0
-    for column in range(columns):
-        for row in range(rows):
-            place, base = texts[batch_of[row], column]
-            place += 4 * row_of[row]
-            for byte in range(base + np.int64(load32(place)), base + np.int64(load32(place + 4))):
-                data[at] = load8(byte)
-                at += 1
-    return offsets, data, column_starts
 
 
 def _folded_sightings(

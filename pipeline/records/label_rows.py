@@ -8,11 +8,12 @@ same set is asked for again and again: sets are remembered, with their bytes as 
 from __future__ import annotations
 
 import struct
+import threading
 from collections import OrderedDict
 from collections.abc import Callable
 from dataclasses import dataclass
 from hashlib import blake2b
-from typing import Any
+from typing import Any, NamedTuple
 
 import cramjam
 import numpy as np
@@ -21,7 +22,7 @@ from numba import njit
 from numpy.typing import NDArray
 
 from fleet.errors import Corrupt
-from pipeline.remote_write.byte_words import address, load32
+from pipeline.remote_write.byte_words import address, load8, load32
 from pipeline.remote_write.decode import TooLarge
 from pipeline.remote_write.intern_table import InternTable
 
@@ -36,6 +37,10 @@ _RECENT_MAX = 4096
 """Rows whose numbers are remembered besides, since series of one slice come together."""
 _RECENT_BYTES_MAX = 1024
 """Longest such row."""
+_PACKED_BYTES_MAX = 8 << 20
+"""Bytes of sets that are remembered by what is in them: joined bodies name other ones each time, most lanes do not."""
+_REMEMBERED_IDENTITIES_MAX = 4096
+"""Most identities of a body, or of joined ones, whose parts are."""
 _LENGTH = struct.Struct("<I")
 _ZSTD_LEVEL = 3
 
@@ -47,11 +52,14 @@ class IdentityParts:
     Attributes:
         part: which part each identity is in, shape (identities,).
         place: its place there, shape (identities,).
+        counts: how many are in each part, shape (parts,).
+        packed: those of each part as they stand in a record; empty where there are none.
     """
 
     part: NDArray[np.int64]
     place: NDArray[np.int32]
-    sets: dict[int, IdentitySet]
+    counts: NDArray[np.int64]
+    packed: tuple[bytes, ...]
 
 
 class IdentitySet:
@@ -84,15 +92,78 @@ class IdentitySet:
         """
         known = self._parts
         if known is None or known[0] != count:
-            part = part_of(self.batch, count)
-            place = np.empty(len(part), dtype=np.int32)
-            sets: dict[int, IdentitySet] = {}
-            for number in np.unique(part).tolist():
-                members = np.flatnonzero(part == number)
-                place[members] = np.arange(len(members), dtype=np.int32)
-                sets[number] = IdentitySet(self.batch.take(pa.array(members)))
-            known = self._parts = (count, IdentityParts(part=part, place=place, sets=sets))
+            known = self._parts = (count, _dealt_out(self.batch, part_of(self.batch, count), count))
         return known[1]
+
+
+class _PackedSet(NamedTuple):
+    batch: pa.RecordBatch
+    packed: bytes
+    size: int
+
+
+class _PackedSets:
+    """Sets of identities with their bytes in a record; mutable: threads share it, and the longest unused ones go."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._known: OrderedDict[bytes, _PackedSet] = OrderedDict()
+        self._bytes = 0
+
+    def packed(self, batch: pa.RecordBatch, hashes: bytes) -> bytes:
+        """What `pack_identities` gives.
+
+        Args:
+            hashes: of the identities; sets are told apart by their texts as well.
+        """
+        with self._lock:
+            known = self._known.get(hashes)
+            if known is not None:
+                self._known.move_to_end(hashes)
+        if known is not None and known.batch.equals(batch):
+            return known.packed
+        # A copy: a cut batch holds the memory of the whole one, and its message some bytes of its neighbours.
+        own = batch.take(pa.array(np.arange(batch.num_rows)))
+        packed = pack_identities(own)
+        kept = _PackedSet(own, packed, own.nbytes + len(packed))
+        with self._lock:
+            before = self._known.pop(hashes, None)
+            self._bytes += kept.size - (0 if before is None else before.size)
+            self._known[hashes] = kept
+            while self._bytes > _PACKED_BYTES_MAX:
+                self._bytes -= self._known.popitem(last=False)[1].size
+        return packed
+
+
+_PACKED = _PackedSets()
+
+
+def _dealt_out(batch: pa.RecordBatch, part: NDArray[np.int64], count: int) -> IdentityParts:
+    """Identities by their part.
+
+    Few are put in order by their hash, so that the bytes of a part are the same in whatever order they come, and
+    remembered. Many hardly come again, and take fewer bytes in the order of their rows.
+    """
+    hashes: NDArray[np.uint64] = batch.column("hash").to_numpy()
+    is_remembered = len(part) <= _REMEMBERED_IDENTITIES_MAX
+    order = np.lexsort((hashes, part)) if is_remembered else np.argsort(part, kind="stable")
+    counts = np.bincount(part, minlength=count)
+    starts = np.cumsum(counts) - counts
+    place = np.empty(len(part), dtype=np.int32)
+    place[order] = np.arange(len(part)) - np.repeat(starts, counts)
+    spans = list(zip(starts.tolist(), (starts + counts).tolist(), strict=True))
+    if not is_remembered:
+        taken = (batch.take(pa.array(order[start:end])) for start, end in spans)
+        packed = tuple(pack_identities(own) if own.num_rows else b"" for own in taken)
+        return IdentityParts(part=part, place=place, counts=counts, packed=packed)
+    texts = gathered_texts(text_places(batch)[np.newaxis], np.zeros(len(order), dtype=np.int32), order.astype(np.int32))
+    sorted_out = batch_of_texts(hashes[order], texts, batch.schema)
+    names = hashes[order].tobytes()
+    packed = tuple(
+        _PACKED.packed(sorted_out.slice(start, end - start), names[8 * start : 8 * end]) if end > start else b""
+        for start, end in spans
+    )
+    return IdentityParts(part=part, place=place, counts=counts, packed=packed)
 
 
 class LabelRows:
@@ -226,6 +297,35 @@ def text_places(batch: pa.RecordBatch) -> NDArray[np.int64]:
         _, offsets, data = array.buffers()
         places[column - 1] = offsets.address + 4 * array.offset, 0 if data is None else data.address
     return places
+
+
+@njit(cache=True, nogil=True)
+def gathered_texts(texts: Any, batch_of: Any, row_of: Any) -> Any:
+    """Texts of some rows of some batches, as `batch_of_texts` takes them.
+
+    Args:
+        texts: (batches, columns, 2), see `text_places`.
+        batch_of: (rows,) the batch of each.
+        row_of: (rows,) its place there.
+    """
+    rows, columns = len(batch_of), texts.shape[1]
+    offsets = np.zeros((columns, rows + 1), dtype=np.int32)
+    column_starts = np.zeros(columns + 1, dtype=np.int64)
+    for column in range(columns):
+        for row in range(rows):
+            at = texts[batch_of[row], column, 0] + 4 * row_of[row]
+            offsets[column, row + 1] = offsets[column, row] + np.int32(load32(at + 4) - load32(at))
+        column_starts[column + 1] = column_starts[column] + offsets[column, rows]
+    data = np.empty(column_starts[columns], dtype=np.uint8)
+    at = 0
+    for column in range(columns):
+        for row in range(rows):
+            place, base = texts[batch_of[row], column]
+            place += 4 * row_of[row]
+            for byte in range(base + np.int64(load32(place)), base + np.int64(load32(place + 4))):
+                data[at] = load8(byte)
+                at += 1
+    return offsets, data, column_starts
 
 
 def label_bytes(row: tuple[str, ...]) -> bytes:

@@ -84,6 +84,28 @@ class Section:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class DealtSection:
+    """Rows of one table that go into several records, those of a record together.
+
+    Attributes:
+        packed: per record, its identities as they stand there.
+        counts: how many these are, shape (records,), int64.
+        starts: first row of each record, and the end of the last one, shape (records + 1,), int64.
+        place: place among the identities of its record, shape (rows,), int32.
+        ts_ms: as in `Section`; so are `table`, `measures` and `values`.
+    """
+
+    table: Table
+    packed: tuple[bytes, ...]
+    counts: NDArray[np.int64]
+    starts: NDArray[np.int64]
+    place: NDArray[np.int32]
+    ts_ms: NDArray[np.int64]
+    measures: tuple[int, ...]
+    values: NDArray[np.float64]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Tally:
     """What became of a body's samples.
 
@@ -259,32 +281,63 @@ def pack(sections: tuple[Section, ...], body_hash: bytes) -> bytes:
     """One record for the bus.
 
     Args:
-        body_hash: 16 bytes (`body_hash.BodyHash`).
+        body_hash: 16 bytes (`intake.BodyHash`).
     """
-    room = sum(
-        (2 + 2 * len(section.values)) * blocks.BLOCK_BYTES_MAX + 9 * (2 + len(section.values)) * len(section.ts_ms)
-        for section in sections
-    )
-    plain = np.empty(room, dtype=np.uint8)
-    before = blocks.Written(
-        blocks=blocks.no_blocks(len(MEASURES)),
-        present=np.empty((len(MEASURES), max((len(section.ts_ms) for section in sections), default=0))),
-        counts=np.full(len(MEASURES), -1, dtype=np.int64),
-    )
-    heads, identities, at = [], [], 0
+    return pack_dealt(tuple(_undealt(section) for section in sections), 1, body_hash)[0]
+
+
+def pack_dealt(sections: tuple[DealtSection, ...], records: int, body_hash: bytes) -> dict[int, bytes]:
+    """Some records for the bus, by their number; those without rows are left out, unless it is the only one.
+
+    Args:
+        body_hash: 16 bytes, the same for all of them.
+    """
+    room, most = np.zeros(records, dtype=np.int64), np.zeros(records, dtype=np.int64)
     for section in sections:
-        taken = section.identity_set
-        packed = pack_identities(section.identities) if taken is None else taken.packed
+        rows, columns = np.diff(section.starts), len(section.values)
+        room += (2 + 2 * columns) * blocks.BLOCK_BYTES_MAX + 9 * (2 + columns) * rows
+        np.maximum(most, rows, out=most)
+    plain = np.empty(int(room.sum()), dtype=np.uint8)
+    begins = np.cumsum(room) - room
+    ends = begins.copy()
+    before = tuple(blocks.nothing_written(len(MEASURES), most))
+    parts: list[list[tuple[bytes, bytes]]] = [[] for _ in range(records)]
+    for section in sections:
         mask = sum(1 << measure for measure in section.measures)
         kind = _KIND_OF[section.table.name]
-        heads.append(_SECTION.pack(kind, mask, len(section.ts_ms), len(packed)))
-        identities.append(packed)
-        rows = blocks.SectionRows(section.identity, section.ts_ms, _columns(kind, mask), section.values)
-        at = blocks.write_section(plain, at, section.identities.num_rows, tuple(rows), _FACTORS, tuple(before))
-    header = _HEADER.pack(_MAGIC, SCHEMA_VERSION, len(sections), body_hash, at)
+        into = blocks.SectionRows(section.place, section.ts_ms, _columns(kind, mask), section.values)
+        blocks.write_sections(plain, ends, section.counts, section.starts, tuple(into), _FACTORS, before)
+        for record, rows in enumerate(np.diff(section.starts).tolist()):
+            if rows:
+                packed = section.packed[record]
+                parts[record].append((_SECTION.pack(kind, mask, rows, len(packed)), packed))
+    return {
+        record: _record(own, body_hash, plain[begin:end])
+        for record, (own, begin, end) in enumerate(zip(parts, begins.tolist(), ends.tolist(), strict=True))
+        if own or records == 1
+    }
+
+
+def _undealt(section: Section) -> DealtSection:
+    """All rows of a section for one record."""
+    taken = section.identity_set
+    return DealtSection(
+        table=section.table,
+        packed=(pack_identities(section.identities) if taken is None else taken.packed,),
+        counts=np.array([section.identities.num_rows]),
+        starts=np.array([0, len(section.ts_ms)]),
+        place=section.identity,
+        ts_ms=section.ts_ms,
+        measures=section.measures,
+        values=section.values,
+    )
+
+
+def _record(parts: list[tuple[bytes, bytes]], body_hash: bytes, plain: NDArray[np.uint8]) -> bytes:
+    header = _HEADER.pack(_MAGIC, SCHEMA_VERSION, len(parts), body_hash, len(plain))
     # Blocks are small numbers in long runs: LZ4 finds nearly all that zstd does, for a third of the time.
-    packed_blocks = bytes(cramjam.lz4.compress_block(plain[:at].data, store_size=False))
-    return b"".join((header, *heads, *identities, packed_blocks))
+    packed_blocks = bytes(cramjam.lz4.compress_block(plain.data, store_size=False))
+    return b"".join((header, *(head for head, _ in parts), *(packed for _, packed in parts), packed_blocks))
 
 
 def unpack(record: bytes) -> tuple[Section, ...]:

@@ -21,7 +21,7 @@ from pipeline.bus.bus import BusFull, RecordTooLarge
 from pipeline.bus.bus_kafka import KafkaWriter
 from pipeline.bus.kafka_client import ZSTD_LEVEL, keep_compressors
 from pipeline.bus.kafka_topic import Topic
-from pipeline.bus.lanes import split_sections
+from pipeline.bus.lanes import lane_records
 from pipeline.receiver.record_writer import RecordWriter
 from pipeline.records.rows import Section, pack, rows_of, unpack
 from pipeline.remote_write.decode import Decoder, Version
@@ -120,7 +120,7 @@ def test_rows_that_are_one_record_per_lane_already_go_lane_by_lane_where_all_are
     by_lane: dict[int, Sample] = {}
     for pod in range(20):
         sample = Sample(pod, Measure.DUTY_CYCLE, START_MS + 1, 0.5)
-        (lane,) = split_sections(sections_of([sample]), LANES)
+        (lane,) = lane_records(sections_of([sample]), LANES, bytes(16))
         by_lane.setdefault(lane, sample)
     assert len(by_lane) == LANES
     largest = max(len(pack(sections_of([sample]), bytes(16))) for sample in by_lane.values())

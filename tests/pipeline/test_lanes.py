@@ -11,12 +11,13 @@ import pytest
 
 from fleet.schema import CARD_USAGE, POD_USAGE, Measure
 from pipeline.bus.bus_file import FileBus
-from pipeline.bus.lanes import split_sections
+from pipeline.bus.lanes import lane_records
 from pipeline.receiver.intake import Answer, Intake
 from pipeline.receiver.record_writer import RecordWriter
 from pipeline.receiver.repeats import Repeats
 from pipeline.receiver.turns import Turns
-from pipeline.records.rows import pack, rows_of, unpack
+from pipeline.records import label_rows
+from pipeline.records.rows import Section, pack, rows_of, unpack
 from pipeline.remote_write.decode import Decoder, Version
 from pipeline.rollup.rollup_duckdb import EmbeddedRollup
 from pipeline.warehouse.warehouse_duckdb import DuckdbWarehouse
@@ -58,6 +59,19 @@ def sent_to(bus: Any, samples: Any, bodies: int = 4) -> None:
         assert intake.take(body_of(samples[start : start + size]), Version.V2).status == 204
 
 
+def sections_of(samples: Any) -> tuple[Section, ...]:
+    return rows_of(Decoder(body_limits(1 << 26)).decode(body_of(samples), Version.V2), series_table())[0]
+
+
+def rows_in(sections: tuple[Section, ...]) -> list[tuple[Any, ...]]:
+    return [
+        (section.table.name, *section.identities.slice(place, 1).to_pylist()[0].values(), ts_ms, section.measures,
+         repr(section.values[:, row].tolist()))
+        for section in sections
+        for row, (place, ts_ms) in enumerate(zip(section.identity.tolist(), section.ts_ms.tolist(), strict=True))
+    ]  # fmt: skip
+
+
 def test_rows_of_one_card_stay_on_one_lane_in_order_and_all_lanes_are_used(tmp_path: Path) -> None:
     bus = Folders(tmp_path, 3)
     sent_to(bus, small_fleet(pods=20, hours=1))
@@ -76,18 +90,40 @@ def test_rows_of_one_card_stay_on_one_lane_in_order_and_all_lanes_are_used(tmp_p
     assert set(lane_of.values()) == {0, 1, 2}
 
 
-def test_identities_that_come_again_are_dealt_out_once_and_anew_for_another_number_of_lanes() -> None:
-    body = Decoder(body_limits(1 << 26)).decode(body_of(small_fleet(pods=20, hours=1)), Version.V2)
-    sections, _ = rows_of(body, series_table())
-    first, again, wider = (split_sections(sections, lanes) for lanes in (3, 3, 5))
-    assert set(first) == {0, 1, 2}
-    assert set(wider) == {0, 1, 2, 3, 4}
-    for lane, parts in first.items():
-        for part, same in zip(parts, again[lane], strict=True):
-            assert part.identity_set is not None
-            assert part.identity_set is same.identity_set
-            # What travels is what the rows alone would give.
-            assert pack((part,), bytes(16)) == pack((replace(part, identity_set=None),), bytes(16))
+@pytest.mark.parametrize("lanes", [2, 5, 64])
+@pytest.mark.parametrize("remembered_max", [0, 4096])
+def test_lanes_packed_together_hold_the_rows_of_each_packed_alone(
+    lanes: int, remembered_max: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(label_rows, "_REMEMBERED_IDENTITIES_MAX", remembered_max)
+    sections = sections_of(small_fleet(pods=20, hours=1))
+    records = lane_records(sections, lanes, bytes(16))
+    assert list(records) == sorted(records)
+    assert all(unpack(record) for record in records.values())
+    rows = [row for record in records.values() for row in rows_in(unpack(record))]
+    assert sorted(rows) == sorted(rows_in(sections))
+    for record in records.values():
+        alone = tuple(
+            replace(part, identities=part.identities.take(list(range(part.identities.num_rows))))
+            for part in unpack(record)
+        )
+        assert pack(alone, bytes(16)) == record
+
+
+def test_a_lane_has_the_same_bytes_whether_its_identities_are_remembered_or_come_in_another_order() -> None:
+    sections = sections_of(small_fleet(pods=20, hours=1))
+    once = lane_records(sections, 3, bytes(16))
+    assert set(once) == {0, 1, 2}
+    assert set(lane_records(sections, 5, bytes(16))) == {0, 1, 2, 3, 4}
+    assert lane_records(sections, 3, bytes(16)) == once
+    turned = tuple(
+        replace(
+            section, identities=section.identities.take(list(reversed(range(section.identities.num_rows)))),
+            identity=section.identities.num_rows - 1 - section.identity, identity_set=None,
+        )
+        for section in sections
+    )  # fmt: skip
+    assert lane_records(turned, 3, bytes(16)) == once
 
 
 @pytest.mark.parametrize("lanes", [1, 2, 5])
