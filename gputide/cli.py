@@ -20,7 +20,6 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from importlib import import_module
-from importlib.metadata import version
 from itertools import groupby
 from pathlib import Path
 from types import FrameType, TracebackType
@@ -236,6 +235,8 @@ app = typer.Typer(
 
 def _show_version(is_wanted: bool) -> None:
     if is_wanted:
+        from importlib.metadata import version  # a tenth of every start
+
         typer.echo(f"gputide {version('gputide')}")
         raise typer.Exit
 

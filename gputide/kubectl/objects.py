@@ -20,7 +20,7 @@ from wire.kubernetes.refusals import Deed
 
 GUIDE = "docs/kubectl.md"
 _PLANS = kind_of("GpuPlan")
-_PLANS_MAX = 500
+_PAGE_PLANS = 500
 _ANSWER_SECONDS = 60.0
 _LOOK_SECONDS = 1.0
 
@@ -78,10 +78,16 @@ class ClusterObjects:
 
     def plans(self) -> list[Object]:
         """`GpuPlan` objects, newest first."""
-        page = self._api.page(_PLANS, PLAN_VERSION, limit=_PLANS_MAX, token=None)
-        if page is None:
-            raise Unavailable(f"cannot list plans: the cluster does not serve {PLANS_VERSION}; see {GUIDE}")
-        found = [dict(one) for one in page.manifests]
+        found: list[Object] = []
+        token: str | None = None
+        while True:
+            page = self._api.page(_PLANS, PLAN_VERSION, limit=_PAGE_PLANS, token=token)
+            if page is None:
+                raise Unavailable(f"cannot list plans: the cluster does not serve {PLANS_VERSION}; see {GUIDE}")
+            found += map(dict, page.manifests)
+            token = page.next_token
+            if token is None:
+                break
         return sorted(found, key=lambda one: str(one["metadata"]["creationTimestamp"]), reverse=True)
 
     def plan(self, name: str | None) -> Object:

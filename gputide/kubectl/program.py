@@ -8,7 +8,6 @@ change something are those of `gputide`, with a data folder of their own below t
 from __future__ import annotations
 
 import os
-from importlib.metadata import version
 from pathlib import Path
 from typing import Annotated
 
@@ -54,6 +53,8 @@ app = typer.Typer(
 
 def _show_version(is_wanted: bool) -> None:
     if is_wanted:
+        from importlib.metadata import version  # a tenth of every start
+
         typer.echo(f"kubectl gputide {version('gputide')}")
         raise typer.Exit
 

@@ -143,6 +143,7 @@ def test_table_has_a_row_per_object(ask: Asker) -> None:
     [
         (f"{ROOT}/gpupods?watch=1", 400, "watch='1'"),
         (f"{ROOT}/gpupods?labelSelector=a%3Db", 400, "labelSelector='a=b'"),
+        (f"{ROOT}/gpupods?" + "&".join(f"limit={number}" for number in range(40)), 400, "32 parameters"),
         (f"{ROOT}/gpuwishes", 404, "there is nothing at"),
         (f"{ROOT}/namespaces/a/gpucards", 404, "there is nothing at"),
         (f"{ROOT}/gpupods/x", 404, "gpupods are of a namespace"),

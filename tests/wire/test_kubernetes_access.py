@@ -17,7 +17,7 @@ from fleet.errors import Misconfigured
 from tests.waiting import until
 from wire.credentials import PluginToken, TokenFile, bearer
 from wire.http_client import Endpoint
-from wire.kubernetes.access import find_access
+from wire.kubernetes.access import context_namespace, find_access
 from wire.tls import TlsContexts
 
 SETTING = "exporter.kubeconfig"
@@ -65,6 +65,26 @@ def test_service_account_of_a_pod_comes_before_any_kubeconfig(tmp_path: Path, wr
     assert (found.server, found.credentials.header()) == ("https://10.0.0.1:443", "Bearer of-the-pod")
     assert found.tls is not None
     assert found.tls.authority_file == tmp_path / "ca.crt"
+
+
+def test_namespace_is_that_of_the_context_and_in_a_pod_its_own(tmp_path: Path, write: Write) -> None:
+    def namespace_of(path: Path | None, context: str | None = None) -> str:
+        return context_namespace(path, context, setting=SETTING, environ={}, service_account=tmp_path / "account")
+
+    contexts = [
+        {"name": name, "context": {"cluster": "c", "user": "u", **more}}
+        for name, more in (("t", {}), ("search", {"namespace": "team-search"}))
+    ]
+    kubeconfig = write(contexts=contexts)
+    assert namespace_of(kubeconfig) == "default"
+    assert namespace_of(kubeconfig, "search") == "team-search"
+    with pytest.raises(Misconfigured, match=r"there is no context 'none' in it; see exporter\.kubeconfig"):
+        namespace_of(kubeconfig, "none")
+    (tmp_path / "account").mkdir()
+    for name, text in (("token", "secret"), ("namespace", "gputide\n")):
+        (tmp_path / "account" / name).write_text(text)
+    assert namespace_of(None) == "gputide"
+    assert namespace_of(kubeconfig) == "default"
 
 
 def test_service_account_of_an_ipv6_cluster_is_addressed_in_brackets(tmp_path: Path) -> None:

@@ -65,18 +65,23 @@ def find_access(
 
 
 def context_namespace(
-    kubeconfig: Path | None, context: str | None, *, setting: str, environ: Mapping[str, str] = os.environ
+    kubeconfig: Path | None,
+    context: str | None,
+    *,
+    setting: str,
+    environ: Mapping[str, str] = os.environ,
+    service_account: Path = SERVICE_ACCOUNT,
 ) -> str:
-    """The namespace that a context of a kubeconfig names, `default` where it names none.
+    """The namespace that a context of a kubeconfig names, `default` where it names none; in a pod the pod's own.
 
     Args:
-        kubeconfig: path; None for `$KUBECONFIG` or `~/.kube/config`.
-        context: its name; None for the current one.
-        setting: as of `find_access`.
+        kubeconfig, context, setting, environ, service_account: as of `find_access`.
 
     Raises:
         Misconfigured: the file can't be read.
     """
+    if kubeconfig is None and (service_account / "token").exists():
+        return (service_account / "namespace").read_text(encoding="utf-8").strip() or "default"
     path = _file(kubeconfig, environ, setting)
     try:
         document = _document(path)
