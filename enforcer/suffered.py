@@ -147,7 +147,6 @@ class HarmQuestion:
     def __call__(self, history: History) -> PartHarm:
         """Asks it of one part, as far as that is believed."""
         rows = judged_rows(history, self.equals)
-        # A plane that lies in a file is mapped whenever it is asked for: once here, and not once for each piece.
         mean = {measure: values for measure, values in history.slices.mean.items() if measure in _HARM}
         pieces = _pieces(replace(history.slices, mean=mean, peak={}), rows)
         has_sm = any(not np.isnan(_measured(*piece, Measure.SM_ACTIVE)).all() for piece in pieces)
