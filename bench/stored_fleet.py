@@ -6,7 +6,7 @@ nodes hold eight cards of one model. The data folder's clock is set to the end o
 
 `store_minutes(folder, cards)` is the load of `scale-workloads`: rows of pods and of cards per minute over four weeks,
 one merged file per table and day as the upkeep leaves it. Cards beyond a thousand repeat the first thousand under names
-of their own.
+of their own. `store_applied` makes it the load of `scale-harm`.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from enforcer.backend import Move
 from enforcer.dialect import SeatSlice
 from enforcer.record.journal import StageRecord
 from fleet.data_folder import open_data_folder
-from fleet.decisions import PlacedSlice, Plan
+from fleet.decisions import PlacedSlice
 from fleet.inventory import Card, CardId, CardModelName, Grant
 from fleet.schema import (
     ALLOCATIONS,
@@ -42,7 +42,7 @@ from fleet.schema import (
     Table,
 )
 from fleet.usage import Float32, History
-from gputide.container.plans import journal
+from gputide.container.plans import journal, plan_store
 from gputide.replay.clock import ReplayClock, write_replay_clock
 from pipeline.warehouse.ddl import arrow_schema
 from pipeline.warehouse.warehouse import AppendName, Part
@@ -132,9 +132,15 @@ def store_minutes(path: Path, cards: int, days: int = MINUTE_DAYS) -> None:
     write_replay_clock(folder, ReplayClock(now=end, trace="stored-fleet", cluster=CLUSTER))
 
 
-def store_applied(path: Path, plan: Plan, at: datetime) -> None:
-    """Writes into a data folder's audit log that all stages of a plan were applied at a moment."""
-    kept = journal(open_data_folder(path, create=False))
+def store_applied(path: Path, plan_text: str) -> None:
+    """Writes into a data folder's audit log that all stages of a plan were applied an hour after the fleet began.
+
+    Args:
+        plan_text: what `plan make --format json` prints.
+    """
+    folder = open_data_folder(path, create=False)
+    plan, at = plan_store(folder).get(json.loads(plan_text)["plan_id"]), SINCE + timedelta(hours=1)
+    kept = journal(folder)
     stages = [stage for stage in plan.stages if stage.recommendations]
     held = sorted(card.card for card in plan.placement)
     kept.write(
