@@ -98,6 +98,18 @@ def load_judged(session: Session) -> History:
     return kept.history()
 
 
+def load_recorded(session: Session) -> History:
+    """The history that a trace is written of: means in the source's own steps; of a large fleet they lie in files."""
+    stored = _stored(session.folder(), session.settings, session.now(), None, rows_max=WHOLE_CELLS_MAX)
+    if _is_small(stored):
+        return stored.whole()
+    cards = None if stored.cards is None else stored.cards.layout.step_seconds
+    steps = Steps(slices=stored.slices.layout.step_seconds, cards=cards, peak=frozenset())
+    kept = Kept(stored, steps, session.folder().path)
+    looked_at(_look(session, stored, analyses=False), stored, kept)
+    return kept.history()
+
+
 def ask_believed(
     folder: DataFolder,
     settings: Settings,

@@ -26,6 +26,8 @@ from fleet.settings.settings import Settings
 from fleet.usage import History, UsageGrid
 from gputide.answers.fleet import longer_steps_note
 from gputide.container import history
+from gputide.container.planes import StoredPlanes
+from gputide.scanning.record import record, shown
 from gputide.session import Session
 from pipeline.warehouse.ddl import arrow_schema
 from pipeline.warehouse.warehouse import AppendName, Part
@@ -306,3 +308,15 @@ def test_harm_of_a_large_fleet_is_that_of_the_whole_also_beside_rows_that_nobody
         assert of_parts == inventory
         assert len(parts) > 1
         assert joined(parts) == joined([whole])
+
+
+@pytest.mark.usefixtures("small_parts")
+def test_a_trace_of_a_large_fleet_is_that_of_the_whole_to_the_byte(session: Session, tmp_path: Path) -> None:
+    record(whole_of(session), tmp_path / "whole", hide=shown)
+    found = history.load_recorded(session)
+    assert isinstance(found.slices.mean, StoredPlanes)
+    record(found, tmp_path / "parts", hide=shown)
+    names = names_in(tmp_path / "whole")
+    assert names == names_in(tmp_path / "parts")
+    for name in names:
+        assert (tmp_path / "parts" / name).read_bytes() == (tmp_path / "whole" / name).read_bytes()
