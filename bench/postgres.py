@@ -14,7 +14,9 @@ import tempfile
 import time
 from pathlib import Path
 
-import pg8000.dbapi
+from sqlalchemy import create_engine
+from sqlalchemy.exc import SQLAlchemyError
+from sqlalchemy.pool import NullPool
 
 from fleet.errors import Unavailable
 from gputide.operate.engines import free_port
@@ -89,7 +91,7 @@ class Postgres:
 
     def _answers(self) -> bool:
         try:
-            pg8000.dbapi.connect(_USER, host="127.0.0.1", port=self._port, database="postgres", timeout=5).close()
-        except (pg8000.dbapi.Error, OSError):
+            create_engine(self.address, poolclass=NullPool).connect().close()
+        except SQLAlchemyError:
             return False
         return True

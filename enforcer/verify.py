@@ -103,19 +103,7 @@ def verify(
         emptied = frozenset(card.card for card in named)
         taken = {card.replaced_by for card in named if card.replaced_by is not None}
     given_back = _given_back(inventory, emptied, since, until)
-    book = PriceBook(settings, inventory.nodes)
-    known = {card.card: card for card in inventory.cards}
-    planned = {card.card: card.saving_per_week for card in named}
-
-    def value(card: str, instead: str | None) -> Saving:
-        """A card that left the inventory with its node keeps the price that it had when the plan was made."""
-        if card not in known or (instead is not None and instead not in known):
-            return planned.get(CardId(card), Saving(amortised=None, marginal=None))
-        return saving_between(
-            known[CardId(card)], book, since, until, instead=None if instead is None else known[CardId(instead)]
-        )
-
-    free = _free_cards(emptied - given_back, taken, named, value)
+    free = _free_cards(emptied - given_back, taken, named, _values(inventory, named, settings, since, until))
     realised = tuple(card for card in free if not card.is_spare)
     changed = {move.workload for record in applied for move in record.moves}
     services = _by_workload(plan, harm.suffered, changed)
@@ -181,6 +169,25 @@ def _held(applied: Iterable[StageRecord]) -> set[str]:
     """Cards that moved pods hold now, as far as the API names them."""
     last = {move.pod_id: move.new for record in applied for move in record.moves}
     return {part.card for slices in last.values() for part in slices if part.card is not None}
+
+
+def _values(
+    inventory: Inventory, named: Sequence[FreedCard], settings: Settings, since: datetime, until: datetime
+) -> Callable[[str, str | None], Saving]:
+    """What says what a card saves, and the card that is used instead."""
+    book = PriceBook(settings, inventory.nodes)
+    known = {card.card: card for card in inventory.cards}
+    planned = {card.card: card.saving_per_week for card in named}
+
+    def value(card: str, instead: str | None) -> Saving:
+        """A card that left the inventory with its node keeps the price that it had when the plan was made."""
+        if card not in known or (instead is not None and instead not in known):
+            return planned.get(CardId(card), Saving(amortised=None, marginal=None))
+        return saving_between(
+            known[CardId(card)], book, since, until, instead=None if instead is None else known[CardId(instead)]
+        )
+
+    return value
 
 
 def _free_cards(
