@@ -6,7 +6,7 @@ nodes hold eight cards of one model. The data folder's clock is set to the end o
 
 `store_minutes(folder, cards)` is the load of `scale-workloads`: rows of pods and of cards per minute over four weeks,
 one merged file per table and day as the upkeep leaves it. Cards beyond a thousand repeat the first thousand under names
-of their own.
+of their own. `store_applied` makes it the load of `scale-harm`.
 """
 
 from __future__ import annotations
@@ -22,7 +22,11 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
+from enforcer.backend import Move
+from enforcer.dialect import SeatSlice
+from enforcer.record.journal import StageRecord
 from fleet.data_folder import open_data_folder
+from fleet.decisions import PlacedSlice
 from fleet.inventory import Card, CardId, CardModelName, Grant
 from fleet.schema import (
     ALLOCATIONS,
@@ -38,6 +42,7 @@ from fleet.schema import (
     Table,
 )
 from fleet.usage import Float32, History
+from gputide.container.plans import journal, plan_store
 from gputide.replay.clock import ReplayClock, write_replay_clock
 from pipeline.warehouse.ddl import arrow_schema
 from pipeline.warehouse.warehouse import AppendName, Part
@@ -125,6 +130,39 @@ def store_minutes(path: Path, cards: int, days: int = MINUTE_DAYS) -> None:
                 parts.append(Part(table=table, date=date, cluster=CLUSTER, rows=rows))
             warehouse.append((AppendName(source="stored", start=day, end=day + 1),), parts)
     write_replay_clock(folder, ReplayClock(now=end, trace="stored-fleet", cluster=CLUSTER))
+
+
+def store_applied(path: Path, plan_text: str) -> None:
+    """Writes into a data folder's audit log that all stages of a plan were applied an hour after the fleet began.
+
+    Args:
+        plan_text: what `plan make --format json` prints.
+    """
+    folder = open_data_folder(path, create=False)
+    plan, at = plan_store(folder).get(json.loads(plan_text)["plan_id"]), SINCE + timedelta(hours=1)
+    kept = journal(folder)
+    stages = [stage for stage in plan.stages if stage.recommendations]
+    held = sorted(card.card for card in plan.placement)
+    kept.write(
+        plan.plan_id, at, "begin", stages=[stage.stage for stage in stages], by="bench", cards_granted=held,
+        cluster=plan.cluster,
+    )  # fmt: skip
+    recommendation_of = {pod: one.id for one in plan.recommendations for pod in one.pods}
+    seats: dict[str, list[tuple[PlacedSlice, CardId]]] = {}
+    for card in plan.placement:
+        for part in card.slices:
+            seats.setdefault(recommendation_of.get(part.pod_id, ""), []).append((part, card.card))
+    for stage in stages:
+        moves = [
+            Move(
+                namespace=part.namespace, pod=part.pod, workload=part.workload, recommendation=name,
+                old=(seat := (SeatSlice(container=part.container, card=card),)), new=seat,
+            )
+            for name in stage.recommendations for part, card in seats.get(name, ())
+        ]  # fmt: skip
+        kept.begin_stage(StageRecord(plan_id=plan.plan_id, stage=stage.stage, moves=moves), at)
+        kept.write(plan.plan_id, at, "promoted", stage=stage.stage)
+    kept.write(plan.plan_id, at, "end")
 
 
 def _minutes(

@@ -11,7 +11,8 @@ with `fleet.lending`, by which plans predict. Called by `verify`.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterable, Iterator, Mapping
+from dataclasses import dataclass
 from typing import cast
 
 import numpy as np
@@ -52,12 +53,24 @@ def turns(
     return found
 
 
-def lent_cards(plan: Plan, chosen: Collection[str], grid: SliceGrid, rows: JudgedRows) -> Iterator[LentCardOutcome]:
-    """What became of lending: each card whose grants exceed it with a workload that the plan lets lend.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Lender:
+    """What a plan says of a workload that it lets lend framebuffer.
+
+    Attributes:
+        switches_per_day: how often its framebuffer comes back, predicted.
+        scaling: its grants / the part of them that stays on the card.
+    """
+
+    switches_per_day: float
+    scaling: float
+
+
+def lenders_of(plan: Plan, chosen: Collection[str]) -> dict[WorkloadId, Lender]:
+    """Workloads that a plan lets lend framebuffer.
 
     Args:
         chosen: recommendations of the plan that are in place.
-        rows: of the same history as the grid.
     """
     said = [
         (workload, dict(clause.values))
@@ -67,38 +80,57 @@ def lent_cards(plan: Plan, chosen: Collection[str], grid: SliceGrid, rows: Judge
         if clause.code == "lend"
         for workload in entry.workloads
     ]
-    predicted = {workload: cast("float", values["switches_per_day"]) for workload, values in said}
-    scaling = {workload: cast("float", values["scaling"]) for workload, values in said}
-    found: set[WorkloadId] = set()
-    for card in sorted({int(rows.card[n]) for n, name in enumerate(rows.workload) if name in predicted}):
+    return {
+        workload: Lender(
+            switches_per_day=cast("float", values["switches_per_day"]), scaling=cast("float", values["scaling"])
+        )
+        for workload, values in said
+    }
+
+
+def unlent(lenders: Mapping[WorkloadId, Lender], lent: Iterable[LentCardOutcome]) -> Iterator[LentCardOutcome]:
+    """Lenders on no card whose grants exceed it, by name."""
+    found = {workload for one in lent for workload in one.workloads}
+    for name in sorted(lenders.keys() - found):
+        yield LentCardOutcome(
+            card=None,
+            workloads=(name,),
+            predicted_switches_per_day=lenders[name].switches_per_day,
+            switches_per_day=None,
+            days=0.0,
+        )
+
+
+def lent_cards(lenders: Mapping[WorkloadId, Lender], grid: SliceGrid, rows: JudgedRows) -> Iterator[LentCardOutcome]:
+    """What became of lending: each card whose grants exceed it with a workload that a plan lets lend.
+
+    Args:
+        rows: of the same history as the grid.
+    """
+    for card in sorted({int(rows.card[n]) for n, name in enumerate(rows.workload) if name in lenders}):
         own = np.flatnonzero(rows.card == card)
         granted, size = rows.granted_bytes[own], float(rows.card_bytes[own[0]])
         is_lent = (rows.lives[own] * granted[:, None]).sum(axis=0) > size + MIB
-        names = sorted({rows.workload[n] for n in own.tolist() if rows.workload[n] in predicted})
+        names = sorted({rows.workload[n] for n in own.tolist() if rows.workload[n] in lenders})
         if not is_lent.any():
             continue
-        found.update(names)
         works, is_seen = _works(grid, rows, own)
         seen = is_lent & is_seen
         days = int(seen.sum()) * grid.step_seconds / 86400
-        kept = granted / np.array([scaling.get(rows.workload[n], 1.0) for n in own.tolist()])
+        kept = granted / np.array([_scaling(lenders, rows.workload[n]) for n in own.tolist()])
         held = _held_bytes(grid, rows, own, kept)
         together, starts, held_of_pod = _of_pods(rows.pod[own], works[:, seen], rows.lives[own][:, seen], held)
         yield LentCardOutcome(
             card=grid.keys[int(rows.row[own[0]])].card,
             workloads=tuple(names),
-            predicted_switches_per_day=max(predicted[name] for name in names),
+            predicted_switches_per_day=max(lenders[name].switches_per_day for name in names),
             switches_per_day=turns(together, starts, held_of_pod, size) / days if days >= 1.0 else None,
             days=round(days, 2),
         )
-    for name in sorted(predicted.keys() - found):
-        yield LentCardOutcome(
-            card=None,
-            workloads=(name,),
-            predicted_switches_per_day=predicted[name],
-            switches_per_day=None,
-            days=0.0,
-        )
+
+
+def _scaling(lenders: Mapping[WorkloadId, Lender], name: WorkloadId) -> float:
+    return lenders[name].scaling if name in lenders else 1.0
 
 
 def _of_pods(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Callable, Collection
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Any
@@ -19,7 +19,7 @@ from fleet.profiles import Profiles
 from fleet.schema import Measure
 from fleet.settings.settings import Settings
 from fleet.usage import History, UsageGrid
-from gputide.container.parts import Kept, Look, Steps, in_steps, looked_at
+from gputide.container.parts import Answer, Kept, Look, Steps, answered, in_steps, looked_at
 from gputide.container.warehouse import cluster_name, warehouse
 from gputide.session import Session
 
@@ -98,43 +98,67 @@ def load_judged(session: Session) -> History:
     return kept.history()
 
 
-def load_believed(
+def load_recorded(session: Session) -> History:
+    """The history that a trace is written of: means in the source's own steps; of a large fleet they lie in files."""
+    stored = _stored(session.folder(), session.settings, session.now(), None, rows_max=WHOLE_CELLS_MAX)
+    if _is_small(stored):
+        return stored.whole()
+    cards = None if stored.cards is None else stored.cards.layout.step_seconds
+    steps = Steps(slices=stored.slices.layout.step_seconds, cards=cards, peak=frozenset())
+    kept = Kept(stored, steps, session.folder().path)
+    looked_at(_look(session, stored, analyses=False), stored, kept)
+    return kept.history()
+
+
+def ask_believed(
     folder: DataFolder,
     settings: Settings,
     cluster: str | None,
-    since: datetime,
-    until: datetime,
-    *,
-    measures: Collection[Measure],
-) -> History:
-    """Usage and grants of some days that are over, as far as they are believed (`analyzer.survey.as_believed`).
+    span: tuple[datetime, datetime],
+    question: Callable[[History], Answer],
+) -> tuple[Inventory, list[Answer]]:
+    """Asks something of some days that are over, as far as they are believed (`analyzer.survey.as_believed`).
 
     Args:
-        measures: of a large fleet, measures of slices that are kept; nothing of its cards is.
+        question: asked of the whole, or of each part of a large fleet in any process; parts without grants are not
+            asked. A large fleet is never in memory as a whole.
+
+    Returns:
+        What stood there and who was granted what, and the answer of each part.
 
     Raises:
         NotEnoughData: nothing was collected then.
         Misconfigured: nothing is known of that cluster.
     """
-    name = cluster_name(folder, settings) if cluster is None else cluster
-    stored = warehouse(folder, settings).stored_history(
-        name, since=since, until=until, time_zone=settings.cluster.time_zone, rows_max=WHOLE_CELLS_MAX
-    )
+    stored = stored_between(folder, settings, cluster, *span)
     if _is_small(stored):
-        return as_believed(stored.whole(), settings.analyzer)
-    layout = stored.slices.layout
-    only = frozenset(measures)
-    kept = Kept(stored, Steps(slices=layout.step_seconds, cards=None, mean=only, peak=only), folder.path)
+        return stored.inventory, [question(as_believed(stored.whole(), settings.analyzer))]
     look = Look(
         folder=folder,
         settings=settings.analyzer,
-        now=until,
-        slices_max=_slices_per_part(layout),
+        now=span[1],
+        slices_max=_slices_per_part(stored.slices.layout),
         analyses=False,
-        believes=True,
     )
-    looked_at(look, stored, kept)
-    return kept.history()
+    return stored.inventory, answered(look, stored, question)
+
+
+def stored_between(
+    folder: DataFolder, settings: Settings, cluster: str | None, since: datetime, until: datetime
+) -> StoredHistory:
+    """The history of some days of a cluster, or of the one that the settings mean, before its values are read.
+
+    Raises:
+        NotEnoughData: nothing was collected then.
+        Misconfigured: nothing is known of that cluster.
+    """
+    return warehouse(folder, settings).stored_history(
+        cluster_name(folder, settings) if cluster is None else cluster,
+        since=since,
+        until=until,
+        time_zone=settings.cluster.time_zone,
+        rows_max=WHOLE_CELLS_MAX,
+    )
 
 
 def _look(session: Session, stored: StoredHistory, *, analyses: bool) -> Look:

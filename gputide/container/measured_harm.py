@@ -5,20 +5,20 @@ Loads what reads the warehouse (pandas, DuckDB: more than a hundred megabytes), 
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from datetime import datetime
 
 from enforcer.safety.harm_budget import Harm
-from enforcer.verify import HARM, harm_by_workload, verify
+from enforcer.suffered import HarmQuestion, PartHarm, joined
+from enforcer.verify import verify
 from fleet.data_folder import DataFolder
 from fleet.decisions import Plan
 from fleet.errors import NotEnoughData
-from fleet.inventory import WorkloadId
+from fleet.inventory import Inventory, WorkloadId
 from fleet.outcomes import Outcome
 from fleet.priority_holds import Holders
 from fleet.settings.settings import Settings
-from fleet.usage import History
-from gputide.container.history import load_believed
+from gputide.container.history import ask_believed, stored_between
 from gputide.container.plans import journal
 from gputide.container.warehouse import NOTHING_YET, warehouse_folder
 
@@ -52,10 +52,10 @@ def harm_between(
     What `_HarmOfWarehouse` of `container.enforcer` answers the enforcer's port `HarmRecords` with.
     """
     try:
-        history = _Warehouse(folder, settings, cluster).believed(since, until)
+        _, parts = _Warehouse(folder, settings, cluster).harm(since, until, HarmQuestion())
     except NotEnoughData:
         return {}
-    return harm_by_workload(history)
+    return {workload: one.steps.harm for workload, one in joined(parts).suffered.items()}
 
 
 class _Warehouse:
@@ -64,8 +64,16 @@ class _Warehouse:
     def __init__(self, folder: DataFolder, settings: Settings, cluster: str | None) -> None:
         self._folder, self._settings, self._cluster = folder, settings, cluster
 
-    def believed(self, since: datetime, until: datetime) -> History:
-        """Usage and grants between two moments, as far as they are believed; see the port."""
+    def inventory(self, since: datetime, until: datetime) -> Inventory:
+        """What stood there and who was granted what between two moments; see the port."""
+        self._check()
+        return stored_between(self._folder, self._settings, self._cluster, since, until).inventory
+
+    def harm(self, since: datetime, until: datetime, question: HarmQuestion) -> tuple[Inventory, Sequence[PartHarm]]:
+        """The same, and what was suffered; see the port."""
+        self._check()
+        return ask_believed(self._folder, self._settings, self._cluster, (since, until), question)
+
+    def _check(self) -> None:
         if not warehouse_folder(self._folder, self._settings).exists():
             raise NotEnoughData(NOTHING_YET)
-        return load_believed(self._folder, self._settings, self._cluster, since, until, measures=HARM)

@@ -1,20 +1,21 @@
 """A large history, looked at part by part by several processes. Called by `gputide.container.history`.
 
 First the stored rows are sorted by part. Where profiles are asked for, all parts then say how nodes report, so that no
-figure depends on how the fleet was cut. At last each part is read and described, and some of it is kept.
+figure depends on how the fleet was cut. At last each part is read and described, and some of it is kept. Where
+something else is asked of a fleet, each part is read and answers it.
 """
 
 from __future__ import annotations
 
 import shutil
 import time
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from datetime import datetime
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 import numpy as np
 
@@ -30,7 +31,7 @@ from fleet.schema import Measure
 from fleet.settings.settings import AnalyzerSettings
 from fleet.usage import Float32, History, Key, UsageGrid
 from gputide.container.planes import StoredPlanes
-from gputide.container.workers import open_workers
+from gputide.container.workers import Run, open_workers
 from pipeline.warehouse.history_parts import Cut, StoredPart, sorted_parts
 
 if TYPE_CHECKING:
@@ -39,6 +40,8 @@ if TYPE_CHECKING:
 
 _SCRATCH, _ROLE = ".parts-", "parts"
 _MADE_SECONDS = 60.0
+
+Answer = TypeVar("Answer")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -150,7 +153,6 @@ class _PartJob:
     Attributes:
         reports: how its nodes report; None where nobody analyses it.
         steps: what is kept of it; None for nothing.
-        believes: see `Look`.
     """
 
     part: StoredPart
@@ -158,7 +160,6 @@ class _PartJob:
     now: datetime
     reports: NodeReports | None
     steps: Steps | None
-    believes: bool
 
     def run(self) -> _PartDone:
         """Do it."""
@@ -167,8 +168,6 @@ class _PartJob:
             figures = figures_of(history, settings=self.settings, now=self.now, reports=self.reports)
         if steps is None:
             return _PartDone(figures=figures, slices=None, cards=None)
-        if self.believes:
-            history = as_believed(history, self.settings)
         slices, cards = history.slices, history.cards
         slices = replace(slices, mean=_some(slices.mean, steps.mean), peak=_some(slices.peak, steps.peak))
         return _PartDone(
@@ -196,7 +195,6 @@ class Look:
         now: moment of the analysis, UTC.
         slices_max: slices of a part, unless more belong together.
         analyses: whether each part is described.
-        believes: whether what is kept of it is what is believed of it (`analyzer.survey.as_believed`).
     """
 
     folder: DataFolder
@@ -204,17 +202,14 @@ class Look:
     now: datetime
     slices_max: int
     analyses: bool
-    believes: bool = False
 
 
 def looked_at(look: Look, stored: StoredHistory, kept: Kept | None) -> list[PartFigures]:
     """Figures of each part, if asked for; fills what is kept."""
     settings, now = look.settings, look.now
     found: list[PartFigures] = []
-    with _scratch(look.folder) as scratch, open_workers(settings.processes, "analyzer.processes") as run:
-        *parts, rest = sorted_parts(
-            stored, _cuts(stored, look.slices_max), scratch, run=run, processes=settings.processes
-        )
+    with _open_parts(look, stored) as (cut, run):
+        *parts, rest = cut
         reports = None
         if look.analyses:
             asked = _nodes_jobs((*parts, rest), now, asks_alive=stored.cards is None)
@@ -227,7 +222,6 @@ def looked_at(look: Look, stored: StoredHistory, kept: Kept | None) -> list[Part
                 now=now,
                 reports=None if reports is None or part is rest else reports.of(_nodes_of(part)),
                 steps=None if kept is None else kept.steps,
-                believes=look.believes,
             )
             for part in parts
         )
@@ -237,6 +231,40 @@ def looked_at(look: Look, stored: StoredHistory, kept: Kept | None) -> list[Part
             if kept is not None:
                 kept.add(part, done.slices, done.cards)
     return found
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _AskJob(Generic[Answer]):
+    """One part of which something is asked, in any process."""
+
+    part: StoredPart
+    settings: AnalyzerSettings
+    question: Callable[[History], Answer]
+
+    def run(self) -> Answer:
+        """Do it."""
+        return self.question(as_believed(self.part.read(), self.settings))
+
+
+def answered(look: Look, stored: StoredHistory, question: Callable[[History], Answer]) -> list[Answer]:
+    """What each part answers, as far as it is believed (`analyzer.survey.as_believed`).
+
+    Args:
+        question: a picklable one; rows that no grant and no card explains are not asked.
+    """
+    settings = look.settings
+    with _open_parts(look, stored) as (parts, run):
+        jobs = (_AskJob(part=part, settings=settings, question=question) for part in parts[:-1])
+        return list(run(_AskJob.run, jobs))
+
+
+@contextmanager
+def _open_parts(look: Look, stored: StoredHistory) -> Iterator[tuple[list[StoredPart], Run]]:
+    """The parts, last the rows that no grant and no card explains, and what runs jobs; all end with the block."""
+    processes = look.settings.processes
+    with _scratch(look.folder) as scratch, open_workers(processes, "analyzer.processes") as run:
+        cuts = _cuts(stored, look.slices_max)
+        yield list(sorted_parts(stored, cuts, scratch, run=run, processes=processes)), run
 
 
 def _nodes_jobs(parts: Iterable[StoredPart], now: datetime, *, asks_alive: bool) -> Iterator[_NodesJob]:

@@ -146,10 +146,10 @@ def _pieces(grid: SliceGrid | CardGrid, numbers: Sequence[int]) -> Iterator[Piec
     rows = np.flatnonzero(np.array(numbers, dtype=np.int64) >= 0)
     keys = np.array(numbers, dtype=np.int32)[rows]
     ends = grid.step_ends_ms()
-    means: dict[Any, Any] = dict(grid.mean)
     for start in range(0, grid.steps, _STEPS_PER_PIECE):
         steps = slice(start, min(grid.steps, start + _STEPS_PER_PIECE))
-        columns = {measure: values[rows, steps].T for measure, values in means.items()}
+        # Planes of a large fleet lie in files: of each no more is in memory than is looked at here.
+        columns: dict[Any, Any] = {measure: values[rows, steps].T for measure, values in grid.mean.items()}
         if not columns or not len(rows):
             return
         is_there = ~np.isnan(np.stack(list(columns.values()))).all(axis=0)

@@ -20,7 +20,7 @@ from fleet.settings.settings import Settings
 from fleet.units import format_count, parse_time
 from fleet.usage import History
 from gputide.container.cluster import own_cluster, seen_holders
-from gputide.container.history import load_history, load_planned
+from gputide.container.history import load_planned, load_recorded
 from gputide.container.measured_pairs import load_interference
 from gputide.container.plans import keep_plan
 from gputide.container.relief import relief_counted_on
@@ -109,10 +109,11 @@ def scan(  # noqa: PLR0913, PLR0917 - one argument per option
             scanned = read_history(folder, session.settings, now=now, tick=tick)
         assumed = assumed_backend(scanned, session.settings.enforcer.backend, is_set=is_backend_set)
         settings = _as_found(session.settings, scanned.cluster, assumed.name)
+        as_found = replace(session, settings=settings, now_override=now)
         if record_to is not None:
-            _record(load_history(folder, settings, now), record_to, hide=hasher(folder) if hash_names else shown)
+            _record(load_recorded(as_found), record_to, hide=hasher(folder) if hash_names else shown)
         with session.progress("planning") as _:
-            found = load_planned(replace(session, settings=settings, now_override=now))
+            found = load_planned(as_found)
             history, profiles = found.history, found.profiles
             missed = misses_of(scanned, history, profiles, settings)
             plans = [

@@ -17,11 +17,12 @@ from enforcer.dialect import SeatSlice
 from enforcer.lent_turns import turns
 from enforcer.record.journal import Journal, RunRecord, StageState
 from enforcer.record.verdict import Level, Standing, standing_of, verdict_of
+from enforcer.suffered import HarmQuestion, PartHarm
 from enforcer.verify import verify
 from fleet.decisions import Need, Plan, RecommendationKind
 from fleet.documents import outcome_document, outcome_of
 from fleet.errors import NotEnoughData, Refused
-from fleet.inventory import Grant, Priority, WorkloadId
+from fleet.inventory import Grant, Inventory, Priority, WorkloadId
 from fleet.outcomes import Outcome, WorkloadOutcome
 from fleet.priority_holds import Holders
 from fleet.schema import Measure
@@ -57,8 +58,12 @@ class Measured:
     framebuffer: Mapping[str, float]
     cache: Mapping[str, float]
 
-    def believed(self, since: datetime, until: datetime) -> History:
-        return as_believed(self.history(since, until), Settings().analyzer)
+    def inventory(self, since: datetime, until: datetime) -> Inventory:
+        return self.history(since, until).inventory
+
+    def harm(self, since: datetime, until: datetime, question: HarmQuestion) -> tuple[Inventory, list[PartHarm]]:
+        found = self.history(since, until)
+        return found.inventory, [question(as_believed(found, Settings().analyzer))]
 
     def history(self, since: datetime, until: datetime) -> History:
         live = [grant for grant in self.grants if grant.ended_at is None]

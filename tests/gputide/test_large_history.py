@@ -14,9 +14,8 @@ import pyarrow.parquet as pq
 import pytest
 
 from analyzer.profile import profile_fleet
-from analyzer.survey import as_believed
 from bench.stored_fleet import CLUSTER, store_fleet, store_minutes
-from enforcer.verify import HARM, harm_by_workload
+from enforcer.suffered import HarmQuestion, joined
 from fleet.coarse_grid import coarse_grid
 from fleet.data_folder import open_data_folder
 from fleet.documents import profiles_document
@@ -27,6 +26,8 @@ from fleet.settings.settings import Settings
 from fleet.usage import History, UsageGrid
 from gputide.answers.fleet import longer_steps_note
 from gputide.container import history
+from gputide.container.planes import StoredPlanes
+from gputide.scanning.record import record, shown
 from gputide.session import Session
 from pipeline.warehouse.ddl import arrow_schema
 from pipeline.warehouse.warehouse import AppendName, Part
@@ -293,23 +294,29 @@ def test_findings_are_the_same_however_a_fleet_without_measured_cards_is_cut(
         assert json.dumps(profiles_document(history.load_profiles(session))) == whole
 
 
-def test_what_is_believed_of_a_large_fleet_is_what_is_believed_of_the_whole(session: Session, monkeypatch) -> None:
+def test_harm_of_a_large_fleet_is_that_of_the_whole_also_beside_rows_that_nobody_was_granted(
+    session: Session, monkeypatch
+) -> None:
     folder, settings, now = session.folder(), session.settings, session.now()
-    since = now - timedelta(days=DAYS)
-    whole = as_believed(whole_of(session), settings.analyzer)
+    asked = folder, settings, None, (now - timedelta(days=DAYS), now), HarmQuestion()
+    inventory, (whole,) = history.ask_believed(*asked)
+    assert any(one.steps.active for one in whole.by_sm.values())
     monkeypatch.setattr(history, "WHOLE_CELLS_MAX", 0)
-    monkeypatch.setattr(history, "CELLS_PER_PART", 7 * DAYS * 1440)
-    found = history.load_believed(folder, settings, None, since, now, measures=HARM)
-    assert found.cards is None
-    assert found.inventory == whole.inventory
-    assert_same(
-        found.slices,
-        replace(
-            whole.slices,
-            mean={measure: values for measure, values in whole.slices.mean.items() if measure in HARM},
-            peak={measure: values for measure, values in whole.slices.peak.items() if measure in HARM},
-        ),
-    )
-    harmed = harm_by_workload(found)
-    assert harmed == harm_by_workload(whole)
-    assert any(harm.active_steps for harm in harmed.values())
+    for slices in (1, 7):
+        monkeypatch.setattr(history, "CELLS_PER_PART", slices * DAYS * 1440)
+        of_parts, parts = history.ask_believed(*asked)
+        assert of_parts == inventory
+        assert len(parts) > 1
+        assert joined(parts) == joined([whole])
+
+
+@pytest.mark.usefixtures("small_parts")
+def test_a_trace_of_a_large_fleet_is_that_of_the_whole_to_the_byte(session: Session, tmp_path: Path) -> None:
+    record(whole_of(session), tmp_path / "whole", hide=shown)
+    found = history.load_recorded(session)
+    assert isinstance(found.slices.mean, StoredPlanes)
+    record(found, tmp_path / "parts", hide=shown)
+    names = names_in(tmp_path / "whole")
+    assert names == names_in(tmp_path / "parts")
+    for name in names:
+        assert (tmp_path / "parts" / name).read_bytes() == (tmp_path / "whole" / name).read_bytes()

@@ -1,13 +1,11 @@
 """Planes of a usage grid in files: what was written is read, and what a reader writes stays with it."""
 
-import resource
 from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
 
-from enforcer import verify
 from fleet.errors import Corrupt
 from fleet.schema import Measure
 from gputide.container.planes import StoredPlanes
@@ -61,17 +59,3 @@ def test_rows_are_left_out_of_files_as_of_memory(planes: StoredPlanes) -> None:
 def test_a_folder_that_is_gone_is_named(tmp_path: Path) -> None:
     with pytest.raises(Corrupt, match="gone"):
         StoredPlanes(tmp_path / "gone", 1, 1).put(Measure.POWER, [0], np.zeros((1, 1), np.float32))
-
-
-def test_harm_of_many_steps_is_judged_with_few_files_open(planes: StoredPlanes, monkeypatch) -> None:
-    in_files = replace(FLEET, slices=replace(FLEET.slices, mean=planes, peak=planes))
-    in_memory = replace(FLEET, slices=replace(FLEET.slices, mean=dict(planes), peak=dict(planes)))
-    whole = verify.harm_by_workload(in_memory)
-    assert any(harm.active_steps for harm in whole.values())
-    monkeypatch.setattr(verify, "_CELLS_AT_ONCE", 1)
-    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    resource.setrlimit(resource.RLIMIT_NOFILE, (len(list(Path("/proc/self/fd").iterdir())) + STEPS, hard))
-    try:
-        assert verify.harm_by_workload(in_files) == whole
-    finally:
-        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
