@@ -1,4 +1,4 @@
-"""What the pages ask: ten ports, which `dashboards.stored` fulfils, and the records they answer with.
+"""What the pages ask: eleven ports, which `dashboards.stored` fulfils, and the records they answer with.
 
 Every method may raise `NotEnoughData`, `Unavailable`, `Corrupt` or `Refused`: the page shows the message instead.
 """
@@ -15,6 +15,7 @@ from dashboards.view_models.relief_acts import ReliefActs
 from enforcer.preview import ObjectDiff
 from enforcer.record.savings import PlanRecord
 from enforcer.switch_preview import NodeStanding, SwitchPreview
+from fleet.contradictions import Contradiction
 from fleet.decisions import NodeSwitch
 from fleet.errors import Unavailable
 from fleet.inventory import Quota, WorkloadId
@@ -410,6 +411,27 @@ class Flow(Protocol):
         ...
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SourcesSeen:
+    """How sources of samples fit together.
+
+    Attributes:
+        contradictions: cards of which they say what can't both be true.
+        mend: the command that shows which of them is wrong.
+    """
+
+    contradictions: tuple[Contradiction, ...]
+    mend: str
+
+
+class Sources(Protocol):
+    """Whether sources that are trusted contradict each other; never waits long."""
+
+    def seen(self, cluster: str) -> SourcesSeen | None:
+        """What was found on cards of a cluster; None where nobody can be asked."""
+        ...
+
+
 class Money(Protocol):
     """What the fleet costs, and what is allowed to whom; never waits long: what takes long is made beside."""
 
@@ -468,7 +490,7 @@ class ReliefLog(Protocol):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Views:
-    """The ten ports together, as the app is given them."""
+    """The eleven ports together, as the app is given them."""
 
     fleet: Fleet
     plans: Plans
@@ -480,3 +502,4 @@ class Views:
     money: Money
     relief: ReliefLog
     nodes: NodeModes
+    sources: Sources

@@ -29,6 +29,8 @@ from dashboards.queries import (
     RolloutProgress,
     Rollouts,
     Sightings,
+    Sources,
+    SourcesSeen,
     UndoPreview,
     Views,
     WorkloadHistory,
@@ -71,6 +73,7 @@ def scoped_views(views: Views, who: Who) -> Views:
         relief=_ScopedRelief(views.relief, who),
         sightings=_ScopedSightings(views.sightings, who),
         nodes=_ScopedNodeModes(views.nodes, who),
+        sources=_ScopedSources(views.sources, who),
     )
 
 
@@ -315,6 +318,13 @@ class _ScopedFlow(_Scoped[Flow]):
     def lags(self, cluster: str) -> LagChain:
         self._seen(cluster)
         return self._inner.lags(cluster)
+
+
+class _ScopedSources(_Scoped[Sources]):
+    """Cards, nodes and exporters are for those who see the whole cluster."""
+
+    def seen(self, cluster: str) -> SourcesSeen | None:
+        return None if self._seen(cluster) is not None else self._inner.seen(cluster)
 
 
 class _ScopedMoney(_Scoped[Money]):

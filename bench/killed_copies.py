@@ -1,0 +1,160 @@
+"""Back-ups and restores killed (-9) while they run: is the older back-up whole, and does a second try give every row?
+
+The data folder is that of a demo, with a ledger, plans and four weeks of rows, and with samples on its bus that no
+roll-up has taken in. Whole is what this module itself reads: each file that `BACKUP.json` lists has its SHA-256, rows
+are the files that the warehouse's manifest names, and waiting samples are the bytes of the bus after what is committed.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import random
+import shutil
+import subprocess
+import threading
+import time
+from collections import Counter
+from contextlib import suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from bench.killed_flow import Sender
+from bench.killed_verbs import spread
+from bench.measured_run import GPUTIDE, gputide
+from bench.receiving import receiving
+from tests.control_plane import ENDS_WITH_US
+
+OLDER = "older"
+_STAMP = "FORMAT.json"
+_WAITING_SECONDS = 3.0
+_KEPT = frozenset({".jsonl", ".json", ".head"})
+
+
+@dataclass(slots=True, kw_only=True)
+class KilledCopies:
+    """How it goes; mutable: it grows.
+
+    Attributes:
+        kills: of `create` and `restore`; one that ended before its moment was not killed.
+        faults: what is wrong, one sentence each.
+        seconds: of each without a kill.
+        left_bytes: what killed back-ups left beside, after the last one that succeeded.
+    """
+
+    kills: Counter[str] = field(default_factory=Counter)
+    faults: list[str] = field(default_factory=list)
+    seconds: dict[str, float] = field(default_factory=dict)
+    left_bytes: int = 0
+
+    def run(self, folder: Path, kills: int, chance: random.Random, deadline: float) -> None:
+        """Kills both verbs half of so many times, or until `deadline`, of time.monotonic()."""
+        source, backups, scratch = folder / "source", folder / "backups", folder / "restored"
+        make_source(source, chance)
+        wanted = content_of(source)
+        began = time.monotonic()
+        gputide(source, "admin", "backup", "create", str(backups / OLDER))
+        self.seconds["create"] = time.monotonic() - began
+        began = time.monotonic()
+        gputide(scratch, "admin", "backup", "restore", str(backups / OLDER))
+        self.seconds["restore"] = time.monotonic() - began
+        self._check("the first restore", content_of(scratch), wanted)
+        shutil.rmtree(scratch)
+        rounds = -(-kills // 2)
+        creating, restoring = (spread(rounds, self.seconds[verb], chance) for verb in ("create", "restore"))
+        for number in range(rounds):
+            if time.monotonic() > deadline:
+                break
+            self._create(source, backups, f"new-{number}", creating[number])
+            self._restore(scratch, backups / f"new-{number}", restoring[number])
+            self._check(f"round {number}", content_of(scratch), wanted)
+            for place in (scratch, backups / f"new-{number}"):
+                shutil.rmtree(place)
+        others = [path for path in backups.rglob("*") if path.is_file() and path.relative_to(backups).parts[0] != OLDER]
+        self.left_bytes = sum(path.stat().st_size for path in others)
+
+    def _create(self, source: Path, backups: Path, name: str, seconds: float) -> None:
+        target = backups / name
+        self._kill(source, "create", target, seconds)
+        faults = damage_of(backups / OLDER)
+        if target.exists():
+            faults += damage_of(target)
+        else:
+            gputide(source, "admin", "backup", "create", str(target))
+            faults += damage_of(target)
+        self.faults += [f"{name}, killed after {seconds:.2f} s: {fault}" for fault in faults]
+
+    def _restore(self, target: Path, backup: Path, seconds: float) -> None:
+        self._kill(target, "restore", backup, seconds)
+        if (target / _STAMP).exists():
+            return
+        command = [str(GPUTIDE), "--quiet", "--data-dir", str(target), "admin", "backup", "restore", str(backup)]
+        said = subprocess.run(command, check=False, capture_output=True, text=True)
+        if said.returncode != 0 and "a restore that was killed" in said.stderr:
+            # It says what to do, and nobody takes half a folder for a whole one meanwhile.
+            shutil.rmtree(target)
+            said = subprocess.run(command, check=False, capture_output=True, text=True)
+        if said.returncode != 0:
+            self.faults.append(f"restore killed after {seconds:.2f} s, then {said.returncode}: {said.stderr[-300:]}")
+
+    def _kill(self, data: Path, verb: str, place: Path, seconds: float) -> None:
+        command = [*ENDS_WITH_US, str(GPUTIDE), "--quiet", "--data-dir", str(data), "admin", "backup", verb, str(place)]
+        process = subprocess.Popen(command, stdout=subprocess.DEVNULL)
+        with suppress(subprocess.TimeoutExpired):
+            process.wait(seconds)
+        process.kill()
+        self.kills[verb] += process.wait() == -9
+
+    def _check(self, what: str, found: dict[str, str], wanted: dict[str, str]) -> None:
+        self.faults += [
+            f"{what}: {place} is {found.get(place, 'missing')}, and {wanted.get(place, 'nothing')} in the source"
+            for place in sorted(found.keys() | wanted.keys()) if found.get(place) != wanted.get(place)
+        ][:5]  # fmt: skip
+
+
+def make_source(data: Path, chance: random.Random) -> None:
+    """A data folder with everything in it, and samples that wait on the bus."""
+    gputide(data, "demo", "--once")
+    with receiving(data) as peer:
+        sender = Sender(ports=[peer.address[1]], chance=chance)
+        sending = threading.Thread(target=sender.send)
+        sending.start()
+        time.sleep(_WAITING_SECONDS)
+        sender.is_over.set()
+        sending.join()
+
+
+def damage_of(backup: Path) -> list[str]:
+    """Files of a back-up that are not what its list says."""
+    listed = json.loads((backup / "BACKUP.json").read_bytes())["files"]
+    found = []
+    for path, size, sha256, *_ in listed:
+        content = (backup / path).read_bytes() if (backup / path).is_file() else b""
+        if len(content) != size or hashlib.sha256(content).hexdigest() != sha256:
+            found.append(f"{backup.name}/{path} has {len(content)} bytes of {size}")
+    return found if listed else [f"{backup.name} is empty"]
+
+
+def content_of(data: Path) -> dict[str, str]:
+    """Digests of what must survive: rows that the manifest names, ledgers, plans, samples that wait on each lane."""
+    manifest = (data / "warehouse" / "MANIFEST").read_bytes()
+    found = {
+        str(path.relative_to(data)): _digest(path.read_bytes())
+        for path in data.rglob("*")
+        if path.is_file()
+        and (path.suffix in _KEPT or (path.suffix == ".parquet" and path.name.encode() in manifest))
+    }  # fmt: skip
+    for lane in data.glob("bus*"):
+        committed = int((lane / "committed").read_text())
+        waiting = b""
+        for segment in sorted(lane.glob("segment-*")):
+            start = int(segment.name.removeprefix("segment-"))
+            waiting += segment.read_bytes()[max(0, committed - start) :]
+        if not waiting:
+            raise AssertionError(f"nothing waits on {lane}")
+        found[lane.name] = _digest(waiting)
+    return found
+
+
+def _digest(content: bytes) -> str:
+    return f"{len(content)} bytes {hashlib.sha256(content).hexdigest()[:12]}"

@@ -1,0 +1,30 @@
+"""Asks the Prometheus of `scan.url` for sources that contradict each other, for the web app.
+
+What they say and by which rule they contradict each other is `gputide.doctor.prometheus_sources`.
+"""
+
+from __future__ import annotations
+
+from contextlib import closing
+from datetime import UTC, datetime
+
+from dashboards.queries import SourcesSeen
+from fleet.settings.settings import Settings
+from gputide.doctor.finding import catalogue
+from gputide.doctor.prometheus import asked_server
+from gputide.doctor.prometheus_sources import sources_apart, with_since
+
+
+def ask_sources(settings: Settings) -> SourcesSeen:
+    """What contradicts each other there now.
+
+    Raises:
+        Unavailable: it can't be reached.
+        Misconfigured: it does not let us in.
+    """
+    scene, history, _ = asked_server(settings.scan)
+    rule = settings.provenance.rule
+    with closing(scene.ask):
+        # By the server's clock: what the pages call now may be a day of the past.
+        found = with_since(sources_apart(scene, rule), scene, rule, history, datetime.now(UTC))
+    return SourcesSeen(contradictions=found, mend=catalogue()["prometheus-sources-contradict"].mend)
