@@ -26,7 +26,7 @@ from dashboards.view_models.made_once import MADE
 from dashboards.view_models.rows import age_words, moment_words, percent_words
 from dashboards.words.advice import finding_words, refusal_words
 from dashboards.words.reading import READING, reader_words, say
-from fleet.contradictions import Statement
+from fleet.contradictions import Contradiction, Statement
 from fleet.errors import GputideError
 from fleet.profiles import Profiles
 from fleet.units import format_bytes_short, format_count
@@ -124,17 +124,13 @@ def _sources(views: Views, cluster: str) -> Any:
         return html.P(say("health.sources_agree"), className="soft")
     rows = [
         (
-            html.Span([html.Code(one.card), html.Small(one.node)]),
+            html.Span([html.Code(one.card), html.Small(f"{one.node or _UNKNOWN} · {_lasting(one)}")]),
             _said(one.least),
             _said(one.most),
-            say("health.week_or_longer") if one.since is None else moment_words(one.since),
         )
         for one in seen.contradictions[:SOURCES_MAX]
     ]
-    columns = (
-        (say("health.card"), "t"), (say("health.says_least"), "t"), (say("health.says_most"), "t"),
-        (say("health.since"), "t"),
-    )  # fmt: skip
+    columns = ((say("health.card"), "t"), (say("health.says_least"), "t"), (say("health.says_most"), "t"))
     rest = len(seen.contradictions) - SOURCES_MAX
     return html.Div([
         html.P(say("health.sources_contradict_about", count=len(seen.contradictions)), className="message failed"),
@@ -142,6 +138,12 @@ def _sources(views: Views, cluster: str) -> Any:
         html.P(say("health.count_more", count=rest), className="soft") if rest > 0 else None,
         html.P([say("health.sources_mend"), " ", html.Code(seen.mend)]),
     ])  # fmt: skip
+
+
+def _lasting(found: Contradiction) -> str:
+    if found.since is None:
+        return say("health.week_or_longer")
+    return say("health.since_moment", moment=moment_words(found.since))
 
 
 def _said(said: Statement) -> Any:

@@ -14,6 +14,9 @@ from gputide.doctor.finding import catalogue
 from gputide.doctor.prometheus import asked_server
 from gputide.doctor.prometheus_sources import sources_apart, with_since
 
+_MEND = catalogue()["prometheus-sources-contradict"].mend.partition("  #")[0]
+"""Without the comment, which the page says in the reader's language."""
+
 
 def ask_sources(settings: Settings) -> SourcesSeen:
     """What contradicts each other there now.
@@ -27,4 +30,4 @@ def ask_sources(settings: Settings) -> SourcesSeen:
     with closing(scene.ask):
         # By the server's clock: what the pages call now may be a day of the past.
         found = with_since(sources_apart(scene, rule), scene, rule, history, datetime.now(UTC))
-    return SourcesSeen(contradictions=found, mend=catalogue()["prometheus-sources-contradict"].mend)
+    return SourcesSeen(contradictions=found, mend=_MEND)
