@@ -1,7 +1,6 @@
 """Back-ups and restores killed (-9) while they run: is the older back-up whole, and does a second try give every row?
 
-The data folder is that of a demo, with a ledger, plans and four weeks of rows, and with samples on its bus that no
-roll-up has taken in. Whole is what this module itself reads: each file that `BACKUP.json` lists has its SHA-256, rows
+The data folder has rows, a ledger, and samples on its bus that no roll-up has taken in. Whole is what this module itself reads: each file that `BACKUP.json` lists has its SHA-256, rows
 are the files that the warehouse's manifest names, and waiting samples are the bytes of the bus after what is committed.
 """
 
@@ -23,11 +22,12 @@ from bench.killed_flow import Sender
 from bench.killed_verbs import spread
 from bench.measured_run import GPUTIDE, gputide
 from bench.receiving import receiving
+from fleet.data_folder import open_data_folder
 from tests.control_plane import ENDS_WITH_US
 
 OLDER = "older"
 _STAMP = "FORMAT.json"
-_WAITING_SECONDS = 3.0
+_SENT_SECONDS = 5.0
 _KEPT = frozenset({".jsonl", ".json", ".head"})
 
 
@@ -38,7 +38,7 @@ class KilledCopies:
     Attributes:
         kills: of `create` and `restore`; one that ended before its moment was not killed.
         faults: what is wrong, one sentence each.
-        seconds: of each without a kill.
+        seconds: of each without a kill, the shortest time that was seen.
         left_bytes: what killed back-ups left beside, after the last one that succeeded.
     """
 
@@ -61,7 +61,7 @@ class KilledCopies:
         self._check("the first restore", content_of(scratch), wanted)
         shutil.rmtree(scratch)
         rounds = -(-kills // 2)
-        creating, restoring = (spread(rounds, self.seconds[verb], chance) for verb in ("create", "restore"))
+        creating, restoring = (spread(rounds, chance) for _ in range(2))
         for number in range(rounds):
             if time.monotonic() > deadline:
                 break
@@ -73,19 +73,19 @@ class KilledCopies:
         others = [path for path in backups.rglob("*") if path.is_file() and path.relative_to(backups).parts[0] != OLDER]
         self.left_bytes = sum(path.stat().st_size for path in others)
 
-    def _create(self, source: Path, backups: Path, name: str, seconds: float) -> None:
+    def _create(self, source: Path, backups: Path, name: str, moment: float) -> None:
         target = backups / name
-        self._kill(source, "create", target, seconds)
+        self._kill(source, "create", target, moment)
         faults = damage_of(backups / OLDER)
         if target.exists():
             faults += damage_of(target)
         else:
             gputide(source, "admin", "backup", "create", str(target))
             faults += damage_of(target)
-        self.faults += [f"{name}, killed after {seconds:.2f} s: {fault}" for fault in faults]
+        self.faults += [f"{name}, killed at {moment:.3f}: {fault}" for fault in faults]
 
-    def _restore(self, target: Path, backup: Path, seconds: float) -> None:
-        self._kill(target, "restore", backup, seconds)
+    def _restore(self, target: Path, backup: Path, moment: float) -> None:
+        self._kill(target, "restore", backup, moment)
         if (target / _STAMP).exists():
             return
         command = [str(GPUTIDE), "--quiet", "--data-dir", str(target), "admin", "backup", "restore", str(backup)]
@@ -95,13 +95,15 @@ class KilledCopies:
             shutil.rmtree(target)
             said = subprocess.run(command, check=False, capture_output=True, text=True)
         if said.returncode != 0:
-            self.faults.append(f"restore killed after {seconds:.2f} s, then {said.returncode}: {said.stderr[-300:]}")
+            self.faults.append(f"restore killed at {moment:.3f}, then {said.returncode}: {said.stderr[-300:]}")
 
-    def _kill(self, data: Path, verb: str, place: Path, seconds: float) -> None:
+    def _kill(self, data: Path, verb: str, place: Path, moment: float) -> None:
         command = [*ENDS_WITH_US, str(GPUTIDE), "--quiet", "--data-dir", str(data), "admin", "backup", verb, str(place)]
+        began = time.monotonic()
         process = subprocess.Popen(command, stdout=subprocess.DEVNULL)
         with suppress(subprocess.TimeoutExpired):
-            process.wait(seconds)
+            process.wait(moment * self.seconds[verb])
+            self.seconds[verb] = min(self.seconds[verb], time.monotonic() - began)
         process.kill()
         self.kills[verb] += process.wait() == -9
 
@@ -113,15 +115,19 @@ class KilledCopies:
 
 
 def make_source(data: Path, chance: random.Random) -> None:
-    """A data folder with everything in it, and samples that wait on the bus."""
-    gputide(data, "demo", "--once")
+    """A data folder with rows, a ledger, and samples that wait on the bus."""
+    open_data_folder(data, create=True)
+    gputide(data, "apply", "--freeze", "--yes")
     with receiving(data) as peer:
-        sender = Sender(ports=[peer.address[1]], chance=chance)
-        sending = threading.Thread(target=sender.send)
-        sending.start()
-        time.sleep(_WAITING_SECONDS)
-        sender.is_over.set()
-        sending.join()
+        for rolls in (True, False):
+            sender = Sender(ports=[peer.address[1]], chance=chance)
+            sending = threading.Thread(target=sender.send)
+            sending.start()
+            time.sleep(_SENT_SECONDS)
+            sender.is_over.set()
+            sending.join()
+            if rolls:
+                gputide(data, "run", "rollup", "--drain")
 
 
 def damage_of(backup: Path) -> list[str]:

@@ -38,9 +38,9 @@ _FINE = (0, 4)
 """Done, or refused and taken back."""
 
 
-def spread(count: int, seconds: float, chance: random.Random) -> list[float]:
-    """Moments of a run, one at random in each of as many equal parts of it, in random order."""
-    moments = [(part + chance.random()) / count * seconds for part in range(count)]
+def spread(count: int, chance: random.Random) -> list[float]:
+    """Moments of a run as parts of its time, one at random in each of as many equal parts, in random order."""
+    moments = [(part + chance.random()) / count for part in range(count)]
     chance.shuffle(moments)
     return moments
 
@@ -53,7 +53,7 @@ class KilledVerbs:
         kills: of each verb; one that ended before its moment was not killed.
         changed: applies that were killed after they had changed something.
         faults: what is wrong, one sentence each.
-        seconds: of each verb without a kill.
+        seconds: of each verb without a kill, the shortest time that was seen.
     """
 
     kills: Counter[str] = field(default_factory=Counter)
@@ -71,7 +71,7 @@ class KilledVerbs:
             before = Sight.of(live.api, stage.name)
             self._unkilled(stage, before)
             rounds = -(-kills // len(VERBS))
-            moments = {verb: spread(rounds, self.seconds[verb], chance) for verb in VERBS}
+            moments = {verb: spread(rounds, chance) for verb in VERBS}
             for number in range(rounds):
                 if time.monotonic() > deadline:
                     break
@@ -115,11 +115,13 @@ class KilledVerbs:
         self._again(stage, number, "undo")
         self.faults += [f"round {number}, moments {dict(moments)}: {one}" for one in left_of(stage, before)]
 
-    def _kill(self, stage: LiveStage, verb: str, seconds: float) -> bool:
-        """Starts a verb and kills it so many seconds later; whether it still ran then."""
+    def _kill(self, stage: LiveStage, verb: str, moment: float) -> bool:
+        """Starts a verb and kills it at a moment of its run time; whether it still ran then."""
+        began = time.monotonic()
         stage.start(*words_of(stage, verb))
         with suppress(subprocess.TimeoutExpired):
-            stage.applied(seconds_max=seconds)
+            stage.applied(seconds_max=moment * self.seconds[verb])
+            self.seconds[verb] = min(self.seconds[verb], time.monotonic() - began)
             return False
         stage.kill()
         status, _ = stage.applied()
