@@ -1,7 +1,8 @@
 """Back-ups and restores killed (-9) while they run: is the older back-up whole, and does a second try give every row?
 
-The data folder has rows, a ledger, and samples on its bus that no roll-up has taken in. Whole is what this module itself reads: each file that `BACKUP.json` lists has its SHA-256, rows
-are the files that the warehouse's manifest names, and waiting samples are the bytes of the bus after what is committed.
+The data folder has rows, a ledger, and samples on its bus that no roll-up has taken in. Whole is what this module reads
+of itself: each file that `BACKUP.json` lists has its SHA-256, rows are the files that the warehouse's manifest names,
+and waiting samples are the bytes of the bus after what is committed.
 """
 
 from __future__ import annotations

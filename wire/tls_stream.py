@@ -54,7 +54,7 @@ class TlsStream:
         """Its file descriptor."""
         return self._opened.fileno()
 
-    def setblocking(self, is_blocking: bool) -> None:  # noqa: FBT001 - as a socket has it
+    def setblocking(self, is_blocking: bool) -> None:
         """Whether calls wait."""
         self._opened.setblocking(is_blocking)
 

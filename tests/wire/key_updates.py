@@ -62,6 +62,22 @@ class KeyUpdater:
         self._ssl.SSL_write(self._connection, data, len(data))
         return self._written()
 
+    def send(self, records: bytes) -> None:
+        """Send records that were made."""
+        self._opened.sendall(records)
+
+    def is_ended(self) -> bool:
+        """Whether the peer has closed the connection."""
+        self._opened.setblocking(False)
+        try:
+            return self._opened.recv(_PIECE_BYTES) == b""
+        except BlockingIOError:
+            return False
+        except ConnectionError:
+            return True
+        finally:
+            self._opened.settimeout(10.0)
+
     def close(self) -> None:
         """Free what libssl holds."""
         self._ssl.SSL_free(self._connection)
