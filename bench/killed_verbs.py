@@ -130,12 +130,14 @@ class KilledVerbs:
 
     def _again(self, stage: LiveStage, number: int, verb: str) -> None:
         """Calls a verb until it says that it is over."""
+        last = ""
         for _ in range(AGAIN_MAX):
             said = stage.call(*words_of(stage, verb))
             is_over = said.stderr.strip().endswith(("is applied", "undone already"))
             if said.returncode in _FINE or (verb == "undo" and is_over):
                 return
-        self.faults.append(f"round {number}: {verb} ends with {said.returncode}: {said.stderr.strip()[-300:]}")
+            last = f"{said.returncode}: {said.stderr.strip()[-300:]}"
+        self.faults.append(f"round {number}: {verb} ends with {last}")
 
     def _check_known(self, stage: LiveStage, before: Sight, number: int) -> None:
         """No object may have changed that no record in the cluster names."""

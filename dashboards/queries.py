@@ -10,12 +10,11 @@ from datetime import datetime
 from enum import StrEnum
 from typing import Protocol
 
-from dashboards.view_models.health import LagChain
+from dashboards.view_models.health import LagChain, SourcesSeen
 from dashboards.view_models.relief_acts import ReliefActs
 from enforcer.preview import ObjectDiff
 from enforcer.record.savings import PlanRecord
 from enforcer.switch_preview import NodeStanding, SwitchPreview
-from fleet.contradictions import Contradiction
 from fleet.decisions import NodeSwitch
 from fleet.errors import Unavailable
 from fleet.inventory import Quota, WorkloadId
@@ -409,19 +408,6 @@ class Flow(Protocol):
             NotEnoughData: nothing is known of it.
         """
         ...
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SourcesSeen:
-    """How sources of samples fit together.
-
-    Attributes:
-        contradictions: cards of which they say what can't both be true.
-        mend: the command that shows which of them is wrong.
-    """
-
-    contradictions: tuple[Contradiction, ...]
-    mend: str
 
 
 class Sources(Protocol):

@@ -8,7 +8,6 @@ exporter loads this module: it imports no TLS and no mail parsing, which take si
 
 from __future__ import annotations
 
-import errno
 import math
 import socket
 import threading
@@ -36,8 +35,6 @@ _PIECE_BYTES = 64 * 1024
 _CHUNK_LINE_BYTES_MAX = 1024
 _TRAILER_BYTES_MAX = 8 * 1024
 _REASONS = {status.value: status.phrase for status in HTTPStatus}
-_NOTHING_CAME = frozenset({errno.EAGAIN, errno.EWOULDBLOCK, errno.EINTR})
-"""Of a socket that does not block."""
 _HEX = frozenset(b"0123456789abcdefABCDEF")
 _BODILESS = frozenset({HTTPStatus.NO_CONTENT, HTTPStatus.NOT_MODIFIED})
 _TEXT = "text/plain; charset=utf-8"
@@ -227,9 +224,9 @@ class HttpConnection:
         """
         try:
             piece = self._socket.recv(_PIECE_BYTES)
+        except (BlockingIOError, InterruptedError):
+            return math.inf
         except OSError as exc:
-            if exc.errno in _NOTHING_CAME:
-                return math.inf
             raise HungUp(str(exc)) from exc
         if not piece:
             raise HungUp("closed")

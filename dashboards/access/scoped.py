@@ -30,12 +30,11 @@ from dashboards.queries import (
     Rollouts,
     Sightings,
     Sources,
-    SourcesSeen,
     UndoPreview,
     Views,
     WorkloadHistory,
 )
-from dashboards.view_models.health import LagChain
+from dashboards.view_models.health import LagChain, SourcesSeen
 from dashboards.view_models.made_once import MADE, MadeOnce
 from dashboards.view_models.relief_acts import ReliefActs
 from enforcer.preview import ObjectDiff

@@ -6,8 +6,8 @@ import time
 from collections.abc import Callable
 from dataclasses import replace
 
-from dashboards.queries import SourcesSeen
 from dashboards.stored.last_answers import LastAnswers, Patience
+from dashboards.view_models.health import SourcesSeen
 from fleet.inventory import CardId
 
 ASKED_SECONDS = 600.0

@@ -14,7 +14,6 @@ from dashboards.stored.fleet import Analysed, WarehouseFleet
 from dashboards.stored.money import StoredMoney
 from dashboards.stored.node_modes import LiveNodeModes
 from dashboards.stored.plans import BackgroundRollouts, StoredPlans
-from dashboards.stored.sources import AskedSources
 from dashboards.stored.workload_series import CELLS_MAX, DRAWN, DRAWN_PEAKS, WorkloadSeries
 from enforcer.preview import StagePreview
 from enforcer.record.plan_cache import PlanCache
@@ -31,7 +30,7 @@ from gputide.container.enforcer import guard, open_enforcer
 from gputide.container.history import load_drawn
 from gputide.container.node_modes import keep_switch, standing_of, switch_preview
 from gputide.container.plans import chosen_stages, journal, open_plans, previewed
-from gputide.container.sources import ask_sources
+from gputide.container.sources import asked_sources
 from gputide.container.warehouse import warehouse, warehouse_folder
 from gputide.session import Session
 from pipeline.warehouse.parquet_reads import ParquetReads
@@ -125,11 +124,7 @@ def views_of(session: Session, *, is_patient: bool = True) -> Views:
             preview=lambda switch: switch_preview(folder, settings, session.now(), switch),
             keep=lambda switch: keep_switch(folder, settings, session.now(), switch),
         ),
-        sources=AskedSources(
-            None if settings.scan.url is None else lambda: ask_sources(settings),
-            cards=lambda cluster: frozenset(card.card for card in fleet.profiles(cluster).cards),
-            is_patient=is_patient,
-        ),
+        sources=asked_sources(settings, fleet, is_patient=is_patient),
     )
 
 

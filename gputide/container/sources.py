@@ -8,7 +8,9 @@ from __future__ import annotations
 from contextlib import closing
 from datetime import UTC, datetime
 
-from dashboards.queries import SourcesSeen
+from dashboards.queries import Fleet
+from dashboards.stored.sources import AskedSources
+from dashboards.view_models.health import SourcesSeen
 from fleet.settings.settings import Settings
 from gputide.doctor.finding import catalogue
 from gputide.doctor.prometheus import asked_server
@@ -16,6 +18,19 @@ from gputide.doctor.prometheus_sources import sources_apart, with_since
 
 _MEND = catalogue()["prometheus-sources-contradict"].mend.partition("  #")[0]
 """Without the comment, which the page says in the reader's language."""
+
+
+def asked_sources(settings: Settings, fleet: Fleet, *, is_patient: bool) -> AskedSources:
+    """The port of the pages: what is on a cluster's own cards.
+
+    Args:
+        is_patient: True to wait for the server's answer.
+    """
+    return AskedSources(
+        None if settings.scan.url is None else lambda: ask_sources(settings),
+        cards=lambda cluster: frozenset(card.card for card in fleet.profiles(cluster).cards),
+        is_patient=is_patient,
+    )
 
 
 def ask_sources(settings: Settings) -> SourcesSeen:

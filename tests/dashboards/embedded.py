@@ -25,13 +25,12 @@ from dashboards.queries import (
     RolloutPhase,
     RolloutProgress,
     Signal,
-    SourcesSeen,
     UndoPreview,
     Views,
     WorkloadHistory,
 )
 from dashboards.report.week_measured import MeasuredWeek
-from dashboards.view_models.health import LagChain
+from dashboards.view_models.health import LagChain, SourcesSeen
 from dashboards.view_models.relief_acts import ReliefActs
 from enforcer.preview import ObjectDiff, StagePreview
 from enforcer.switch_preview import Leaver, NodeStanding, SwitchPreview
@@ -592,7 +591,7 @@ class EmbeddedSightings:
 class EmbeddedSources:
     """Two exporters that disagree on one card, since the day before; and on another for longer than was looked."""
 
-    def seen(self, cluster: str) -> SourcesSeen | None:
+    def seen(self, cluster: str) -> SourcesSeen:
         """See `Sources`."""
         cards = [card for card in make_profiles().cards if cluster == CLUSTER][:2]
         found = [

@@ -8,9 +8,9 @@ from dataclasses import replace
 from dashboards.address import read_address
 from dashboards.pages.health import layout as health_layout
 from dashboards.pages.tenants import layout as tenants_layout
-from dashboards.queries import SourcesSeen, Views
+from dashboards.queries import Views
 from dashboards.stored.sources import AskedSources
-from dashboards.view_models.health import failed_checks, node_coverage
+from dashboards.view_models.health import SourcesSeen, failed_checks, node_coverage
 from fleet.errors import Unavailable
 from fleet.inventory import CardId
 from fleet.profiles import CardState, Finding

@@ -20,7 +20,7 @@ import pytest
 
 from bench.measured_run import GPUTIDE
 from bench.scanned_prometheus import prometheus_with, send_body
-from dashboards.queries import SourcesSeen
+from dashboards.view_models.health import SourcesSeen
 from fleet.settings.scan import ScanSettings
 from fleet.settings.settings import Settings
 from gputide.container.sources import ask_sources

@@ -8,6 +8,7 @@ import threading
 import time
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager, suppress
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -62,6 +63,11 @@ class Port:
         encrypted = stack.enter_context(self.client.wrap_socket(opened, server_hostname="localhost"))
         encrypted.sendall(sent)
         return encrypted
+
+
+def has_taken(server: Served, body: bytes) -> bool:
+    """Whether this is the last body that came."""
+    return server.bodies[-1:] == [body]
 
 
 def is_closed(opened: socket.socket) -> bool:
@@ -228,7 +234,7 @@ def test_keys_may_be_updated_between_and_amid_requests_that_come_in_small_record
             for start in range(0, len(request), 7):
                 updater.send(updater.updates(1) if start % 70 == 0 else b"")
                 updater.send(updater.records(request[start : start + 7]))
-            until(lambda wanted=body: server.bodies[-1:] == [wanted])
+            until(partial(has_taken, server, body))
         assert server.refused == []
 
 
