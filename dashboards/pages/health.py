@@ -147,7 +147,9 @@ def _lasting(found: Contradiction) -> str:
 
 
 def _said(said: Statement) -> Any:
-    return html.Span([format_bytes_short(said.used_bytes), html.Small([html.Code(said.metric), f" ({said.job})"])])
+    return html.Span(
+        [format_bytes_short(said.used_bytes), html.Small([html.Code(said.metric), " · ", html.Code(said.job)])]
+    )
 
 
 def _nodes(address: Address, nodes: tuple[NodeCoverage, ...]) -> Any:
