@@ -96,18 +96,22 @@ class LiveStage:
         self.keep(self.planned)
 
     def keep(self, plan: Plan, data: str = DATA) -> None:
-        """Keep a plan in a data folder, approved; the verbs know the cluster by the name that the first one has."""
+        """Keep a plan in a data folder, approved."""
+        self.store(plan, data)
+        # The writer approves nothing.
+        kubeconfig = self.live.plane.kubeconfig()
+        said = self.call("--set", f"enforcer.kubeconfig={kubeconfig}", "plan", "approve", data=data)
+        if said.returncode != 0:
+            raise AssertionError(said.stderr)
+
+    def store(self, plan: Plan, data: str = DATA) -> None:
+        """Keep a plan in a data folder; the verbs know the cluster by the name that the first one has."""
         self._cluster_name = self._cluster_name or plan.cluster
         folder = open_data_folder(self.folder / data, create=True)
         settings = Settings.model_validate(
             {"enforcer": {"cluster": "kubernetes", "kubeconfig": str(self.live.kubeconfig)}}
         )
         keep_plan(folder, settings, plan)
-        # The writer approves nothing.
-        kubeconfig = self.live.plane.kubeconfig()
-        said = self.call("--set", f"enforcer.kubeconfig={kubeconfig}", "plan", "approve", data=data)
-        if said.returncode != 0:
-            raise AssertionError(said.stderr)
 
     def call(self, *verb: str, data: str = DATA) -> subprocess.CompletedProcess[str]:
         """Call the program on a data folder and wait for its end."""

@@ -1,4 +1,4 @@
-"""What the pages ask: eleven ports, which `dashboards.stored` fulfils, and the records they answer with.
+"""What the pages ask: the ports that `dashboards.stored` fulfils, and the records they answer with.
 
 Every method may raise `NotEnoughData`, `Unavailable`, `Corrupt` or `Refused`: the page shows the message instead.
 """
@@ -10,7 +10,7 @@ from datetime import datetime
 from enum import StrEnum
 from typing import Protocol
 
-from dashboards.view_models.health import LagChain
+from dashboards.view_models.health import LagChain, SourcesSeen
 from dashboards.view_models.relief_acts import ReliefActs
 from dashboards.view_models.slice_uses import SliceUse
 from enforcer.preview import ObjectDiff
@@ -419,6 +419,14 @@ class Flow(Protocol):
         ...
 
 
+class Sources(Protocol):
+    """Whether sources that are trusted contradict each other; never waits long."""
+
+    def seen(self, cluster: str) -> SourcesSeen | None:
+        """What was found on cards of a cluster; None where nobody can be asked."""
+        ...
+
+
 class Money(Protocol):
     """What the fleet costs, and what is allowed to whom; never waits long: what takes long is made beside."""
 
@@ -456,9 +464,7 @@ class Money(Protocol):
     def unit_costs(self, cluster: str) -> tuple[UnitCost, ...]:
         """Cost of a request or token over the last week; empty where nobody knows how many were made.
 
-        Raises:
-            NotMadeYet: it is being summed for the first time.
-            Misconfigured: the book can't be read, or nobody is named who could count.
+        Raises as `budgets`, and `Misconfigured` where nobody is named who could count.
         """
         ...
 
@@ -477,7 +483,7 @@ class ReliefLog(Protocol):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Views:
-    """The eleven ports together, as the app is given them."""
+    """All ports together, as the app is given them."""
 
     fleet: Fleet
     slices: Slices
@@ -490,3 +496,4 @@ class Views:
     money: Money
     relief: ReliefLog
     nodes: NodeModes
+    sources: Sources

@@ -8,15 +8,18 @@ exporter loads this module: it imports no TLS and no mail parsing, which take si
 
 from __future__ import annotations
 
-import errno
 import math
 import socket
 import threading
 import time
 from dataclasses import dataclass
 from http import HTTPStatus
+from typing import TYPE_CHECKING
 
 from wire.http_head import HEAD_BYTES_MAX, Refusal, RequestHead, head_of
+
+if TYPE_CHECKING:
+    from wire.tls_stream import TlsStream  # six megabytes, which a plain port does without
 
 RETRY_AFTER_SECONDS = 5
 """When a sender that could not be served now may come again."""
@@ -32,8 +35,6 @@ _PIECE_BYTES = 64 * 1024
 _CHUNK_LINE_BYTES_MAX = 1024
 _TRAILER_BYTES_MAX = 8 * 1024
 _REASONS = {status.value: status.phrase for status in HTTPStatus}
-_NOTHING_CAME = frozenset({errno.EAGAIN, errno.EWOULDBLOCK, errno.EINTR, 2})
-"""Of a socket that does not block; 2 is `ssl.SSL_ERROR_WANT_READ`, for a record that is not whole."""
 _HEX = frozenset(b"0123456789abcdefABCDEF")
 _BODILESS = frozenset({HTTPStatus.NO_CONTENT, HTTPStatus.NOT_MODIFIED})
 _TEXT = "text/plain; charset=utf-8"
@@ -126,7 +127,7 @@ class HttpConnection:
     """
 
     def __init__(self, opened: socket.socket, limits: ServerLimits, budget: BodyBudget) -> None:
-        self._socket = opened
+        self._socket: socket.socket | TlsStream = opened
         self._limits = limits
         self._budget = budget
         self._buffer = b""
@@ -193,14 +194,13 @@ class HttpConnection:
     def park(self) -> bool:
         """Keep no more than what came behind the last request, and count that; False where there is no room for it."""
         self._buffer, self._at = self._buffer[self._at :], 0
-        pending = getattr(self._socket, "pending", None)
-        if pending is not None and (count := pending()):  # decrypted already: no selector sees it
-            self._buffer += self._socket.recv(count)
+        if not isinstance(self._socket, socket.socket):
+            self._buffer += self._socket.drained()
         self._is_held = self._budget.take(len(self._buffer), is_small=False)
         self._held += len(self._buffer) if self._is_held else 0
         return self._is_held
 
-    def go_on_over(self, encrypted: socket.socket) -> None:
+    def go_on_over(self, encrypted: TlsStream) -> None:
         """Read and write through TLS from now on."""
         self._socket = encrypted
 
@@ -224,9 +224,9 @@ class HttpConnection:
         """
         try:
             piece = self._socket.recv(_PIECE_BYTES)
+        except (BlockingIOError, InterruptedError):
+            return math.inf
         except OSError as exc:
-            if exc.errno in _NOTHING_CAME:
-                return math.inf
             raise HungUp(str(exc)) from exc
         if not piece:
             raise HungUp("closed")

@@ -12,13 +12,15 @@ import socket
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING
 
 from fleet.errors import Misconfigured, Unavailable
 from wire.http_connection import HttpConnection, HungUp, ServerLimits
 
 if TYPE_CHECKING:
     import ssl  # six megabytes, which a plain port does without
+
+    from wire.tls_stream import TlsStream
 
 HANDSHAKE_SECONDS = 5.0
 """How long a TLS handshake may take, from the moment that the connection is there."""
@@ -38,12 +40,12 @@ class Parked:
     """One connection; mutable: its handshake goes on, and its deadline moves once its first byte has come.
 
     Attributes:
-        opened: the socket; an `ssl.SSLSocket` from the first byte of a handshake on.
+        opened: the socket; a `TlsStream` from the first byte of a handshake on.
         deadline: until when its handshake must be done or its request whole, `time.monotonic()`.
         awaits_handshake: True until its handshake is done; False from the beginning in the clear.
     """
 
-    opened: socket.socket
+    opened: socket.socket | TlsStream
     connection: HttpConnection
     client: str
     deadline: float
@@ -157,13 +159,16 @@ class Parking:
         """
         import ssl  # noqa: PLC0415 - a process without TLS saves 6 MB of memory
 
-        if not isinstance(parked.opened, ssl.SSLSocket) and self._tls is not None:
+        from wire.tls_stream import TlsStream  # noqa: PLC0415
+
+        if isinstance(parked.opened, socket.socket) and self._tls is not None:
             # The selector knows it by its number, which is the same under TLS.
-            encrypted = self._tls().wrap_socket(parked.opened, server_side=True, do_handshake_on_connect=False)
-            parked.opened = encrypted
-            parked.connection.go_on_over(encrypted)
+            parked.opened = TlsStream(parked.opened, self._tls())
+            parked.connection.go_on_over(parked.opened)
+        if isinstance(parked.opened, socket.socket):
+            raise ValueError("a handshake needs a context")
         try:
-            cast("ssl.SSLSocket", parked.opened).do_handshake()
+            parked.opened.do_handshake()
         except ssl.SSLWantReadError:
             self._selector.modify(parked.opened, selectors.EVENT_READ, parked)
         except ssl.SSLWantWriteError:
@@ -172,6 +177,8 @@ class Parking:
             self._selector.modify(parked.opened, selectors.EVENT_READ, parked)
             parked.awaits_handshake = False
             parked.deadline = time.monotonic() + self._request_seconds
+            # What came with its last message has left the socket, where the selector would see it.
+            parked.deadline = min(parked.deadline, parked.connection.feed())
 
     def _give(self, parked: Parked) -> None:
         parked.opened.setblocking(True)

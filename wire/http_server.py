@@ -25,7 +25,7 @@ from collections import Counter, deque
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING, TypeAlias, cast
+from typing import TYPE_CHECKING, TypeAlias
 
 from fleet.errors import GputideError, Misconfigured, Unavailable
 from fleet.listener_files import ListenerFiles
@@ -35,6 +35,8 @@ from wire.http_parking import Parked, Parking
 
 if TYPE_CHECKING:
     import ssl  # six megabytes, which a plain port does without
+
+    from wire.tls_stream import TlsStream
 
 Known = Callable[[Mapping[str, str], str], bool]
 """Whether somebody is signed in, by the header fields of a request and the address that it comes from."""
@@ -345,7 +347,7 @@ class HttpServer:
                 if not self._by_address[place.client]:
                     del self._by_address[place.client]
 
-    def _refuse_connection(self, opened: socket.socket, connection: HttpConnection, why: str) -> None:
+    def _refuse_connection(self, opened: socket.socket | TlsStream, connection: HttpConnection, why: str) -> None:
         self._refused(503)
         connection.forget()
         with opened, contextlib.suppress(HungUp):
@@ -355,10 +357,10 @@ class HttpServer:
                 fields=(("Retry-After", str(RETRY_AFTER_SECONDS)),),
             )
 
-    def _run(self, opened: socket.socket, connection: HttpConnection, client: str) -> None:
+    def _run(self, opened: socket.socket | TlsStream, connection: HttpConnection, client: str) -> None:
         is_to_park = False
         try:
-            shown = None if self._tls is None else cast("ssl.SSLSocket", opened).getpeercert() or None
+            shown = None if isinstance(opened, socket.socket) else opened.getpeercert() or None
             is_to_park = self._serve_all(connection, client, shown)
         except HungUp:
             pass
@@ -401,13 +403,13 @@ class _Place:
 
     __slots__ = ("client", "connection", "is_cut", "opened")
 
-    def __init__(self, opened: socket.socket, connection: HttpConnection, client: str) -> None:
+    def __init__(self, opened: socket.socket | TlsStream, connection: HttpConnection, client: str) -> None:
         self.opened, self.connection, self.client, self.is_cut = opened, connection, client, False
 
 
-def _cut(opened: socket.socket, how: int) -> None:
+def _cut(opened: socket.socket | TlsStream, how: int) -> None:
     """Wake the thread that waits on a socket; that thread closes it."""
     try:
-        socket.socket.shutdown(opened, how)  # an SSLSocket's own would drop its cipher under the reading thread
+        opened.shutdown(how)
     except OSError:
         return

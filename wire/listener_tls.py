@@ -61,6 +61,7 @@ class ListenerContexts:
         files = self._files
         context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
         context.minimum_version = _VERSIONS[files.version_min]
+        context.options |= ssl.OP_NO_RENEGOTIATION  # a handshake is asked for once, not as often as a client likes
         context.set_alpn_protocols(["http/1.1"])
         if files.certificate_file is None or files.key_file is None:
             raise ValueError("a port without certificate and key is plain")

@@ -30,11 +30,12 @@ from dashboards.queries import (
     Rollouts,
     Sightings,
     Slices,
+    Sources,
     UndoPreview,
     Views,
     WorkloadHistory,
 )
-from dashboards.view_models.health import LagChain
+from dashboards.view_models.health import LagChain, SourcesSeen
 from dashboards.view_models.made_once import MADE, MadeOnce
 from dashboards.view_models.relief_acts import ReliefActs
 from dashboards.view_models.slice_uses import SliceUse
@@ -74,6 +75,7 @@ def scoped_views(views: Views, who: Who) -> Views:
         relief=_ScopedRelief(views.relief, who),
         sightings=_ScopedSightings(views.sightings, who),
         nodes=_ScopedNodeModes(views.nodes, who),
+        sources=_ScopedSources(views.sources, who),
     )
 
 
@@ -324,6 +326,13 @@ class _ScopedFlow(_Scoped[Flow]):
     def lags(self, cluster: str) -> LagChain:
         self._seen(cluster)
         return self._inner.lags(cluster)
+
+
+class _ScopedSources(_Scoped[Sources]):
+    """Cards, nodes and exporters are for those who see the whole cluster."""
+
+    def seen(self, cluster: str) -> SourcesSeen | None:
+        return None if self._seen(cluster) is not None else self._inner.seen(cluster)
 
 
 class _ScopedMoney(_Scoped[Money]):

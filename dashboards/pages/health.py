@@ -11,8 +11,8 @@ from dash import dcc, html
 
 from dashboards.address import Address
 from dashboards.long_list import FROM_KEY, part_of
-from dashboards.pages.frame import card, div, figure_number, page, scrolled, span, table
-from dashboards.queries import Freshness, Views
+from dashboards.pages.frame import card, div, figure_number, page, scrolled, shown, span, table
+from dashboards.queries import Freshness, NotMadeYet, Views
 from dashboards.view_models.health import (
     COVERAGE_GOOD,
     FailedCheck,
@@ -26,6 +26,8 @@ from dashboards.view_models.made_once import MADE
 from dashboards.view_models.rows import age_words, moment_words, percent_words
 from dashboards.words.advice import finding_words, refusal_words
 from dashboards.words.reading import READING, reader_words, say
+from fleet.contradictions import Contradiction, Statement
+from fleet.errors import GputideError
 from fleet.profiles import Profiles
 from fleet.units import format_bytes_short, format_count
 
@@ -33,6 +35,8 @@ KEYS = ("cluster", FROM_KEY)
 """Values of the address that build the page anew."""
 
 WORKLOADS_MAX = 20
+SOURCES_MAX = 20
+"""Cards of which the page shows that sources contradict each other, before it counts the rest."""
 
 
 def layout(views: Views, address: Address, profiles: Profiles) -> Any:
@@ -51,6 +55,8 @@ def layout(views: Views, address: Address, profiles: Profiles) -> Any:
             card(say("health.coverage_by_node"), _nodes(address, nodes), export="coverage",
                  note=say("health.windows_with_row_windows_expected")),
         ),
+        card(say("health.sources_contradict"), _sources(views, profiles.cluster), export="sources",
+             note=say("health.one_source_counts")),
         lag_chain(views.flow.lags(profiles.cluster)),
         card(say("health.advice_withheld"), _withheld(profiles), export="withheld", note=say("health.what_would_take")),
     )  # fmt: skip
@@ -102,6 +108,48 @@ def _since(entry: FailedCheck) -> str:
     if entry.first.since is None:
         return say("health.all_time")
     return say("health.since_moment", moment=moment_words(entry.first.since))
+
+
+def _sources(views: Views, cluster: str) -> Any:
+    """Who contradicts whom about which card, since when, and what shows who is wrong."""
+    try:
+        seen = views.sources.seen(cluster)
+    except NotMadeYet:
+        return html.P(say("health.sources_are_asked"), className="soft")
+    except GputideError as exc:
+        return html.P(shown(exc.said), className="message failed")
+    if seen is None:
+        return html.P(say("health.nobody_asked_for_sources"), className="soft")
+    if not seen.contradictions:
+        return html.P(say("health.sources_agree"), className="soft")
+    rows = [
+        (
+            html.Span([html.Code(one.card), html.Small(f"{one.node or _UNKNOWN} · {_lasting(one)}")]),
+            _said(one.least),
+            _said(one.most),
+        )
+        for one in seen.contradictions[:SOURCES_MAX]
+    ]
+    columns = ((say("health.card"), "t"), (say("health.says_least"), "t"), (say("health.says_most"), "t"))
+    rest = len(seen.contradictions) - SOURCES_MAX
+    return html.Div([
+        html.P(say("health.sources_contradict_about", count=len(seen.contradictions)), className="message failed"),
+        scrolled(table(columns, rows), name=say("health.sources_contradict")),
+        html.P(say("health.count_more", count=rest), className="soft") if rest > 0 else None,
+        html.P([say("health.sources_mend"), " ", html.Code(seen.mend)]),
+    ])  # fmt: skip
+
+
+def _lasting(found: Contradiction) -> str:
+    if found.since is None:
+        return say("health.week_or_longer")
+    return say("health.since_moment", moment=moment_words(found.since))
+
+
+def _said(said: Statement) -> Any:
+    return html.Span(
+        [format_bytes_short(said.used_bytes), html.Small([html.Code(said.metric), " · ", html.Code(said.job)])]
+    )
 
 
 def _nodes(address: Address, nodes: tuple[NodeCoverage, ...]) -> Any:

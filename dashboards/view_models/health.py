@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from enum import StrEnum
 
+from fleet.contradictions import Contradiction
 from fleet.profiles import CardProfile, CardState, Finding, Profiles
 
 COVERAGE_GOOD = 0.95
@@ -95,6 +96,19 @@ def failed_checks(profiles: Profiles) -> tuple[FailedCheck, ...]:
         for (check, counter, distrusts), entries in found.items()
     ]
     return tuple(sorted(checks, key=lambda entry: (not entry.distrusts, -len(entry.workloads), entry.check)))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SourcesSeen:
+    """How sources of samples fit together.
+
+    Attributes:
+        contradictions: cards of which they say what can't both be true.
+        mend: the command that shows which of them is wrong.
+    """
+
+    contradictions: tuple[Contradiction, ...]
+    mend: str
 
 
 BEHIND_SECONDS = 300.0

@@ -31,6 +31,7 @@ from gputide.container.enforcer import guard, open_enforcer
 from gputide.container.history import load_drawn
 from gputide.container.node_modes import keep_switch, standing_of, switch_preview
 from gputide.container.plans import chosen_stages, journal, open_plans, previewed
+from gputide.container.sources import asked_sources
 from gputide.container.warehouse import warehouse, warehouse_folder
 from gputide.session import Session
 from pipeline.warehouse.parquet_reads import ParquetReads
@@ -125,6 +126,7 @@ def views_of(session: Session, *, is_patient: bool = True) -> Views:
             preview=lambda switch: switch_preview(folder, settings, session.now(), switch),
             keep=lambda switch: keep_switch(folder, settings, session.now(), switch),
         ),
+        sources=asked_sources(settings, fleet, is_patient=is_patient),
     )
 
 

@@ -9,6 +9,7 @@ from functools import partial
 
 from fleet.errors import Corrupt, Misconfigured, Unavailable
 from fleet.sentences import sentence
+from fleet.settings.scan import ScanSettings
 from fleet.settings.settings import Settings
 from gputide.doctor import prometheus_labels as labels
 from gputide.doctor import prometheus_server as server
@@ -39,15 +40,7 @@ def prometheus_checks(settings: Settings) -> tuple[Check, ...]:
             "cannot look at a Prometheus: scan.url=none; say "
             "`gputide --set scan.url=https://prometheus.example:9090 doctor prometheus`"
         )
-    endpoint = scan_endpoint(settings.scan)
-    http = HttpClient(endpoint, _AGENT)
-    options = replace(
-        scan_options(settings.scan, endpoint), bytes_max=_ANSWER_BYTES_MAX, bytes_setting=None,
-        seconds_max=_QUERY_SECONDS_MAX, series_max=_SERIES_MAX, attempts_max=1, take_partial=True,
-    )  # fmt: skip
-    scene = Scene(PrometheusQuery(http, options), settings.scan)
-    history = PrometheusHistory(http, replace(options, bytes_max=_HISTORY_BYTES_MAX), pause=time.sleep)
-    url = endpoint.server
+    scene, history, url = asked_server(settings.scan)
     return (
         _check(REACH, partial(_reach, scene), "unreachable refuses no-cards partial", needs=None),
         _check("measures", partial(values.measured, scene), "sm-active-missing framebuffer-missing "
@@ -84,6 +77,22 @@ def prometheus_checks(settings: Settings) -> tuple[Check, ...]:
         _check("relabelling", partial(server.dropped, scene), "metric-dropped"),
         _check("targets", partial(server.targets, scene), "target-down"),
     )  # fmt: skip
+
+
+def asked_server(scan: ScanSettings) -> tuple[Scene, PrometheusHistory, str]:
+    """A server that is asked once and not patiently: what checks share of it, its samples, its address.
+
+    Raises:
+        Misconfigured: the address, a file or a matcher can't be used.
+    """
+    endpoint = scan_endpoint(scan)
+    http = HttpClient(endpoint, _AGENT)
+    options = replace(
+        scan_options(scan, endpoint), bytes_max=_ANSWER_BYTES_MAX, bytes_setting=None,
+        seconds_max=_QUERY_SECONDS_MAX, series_max=_SERIES_MAX, attempts_max=1, take_partial=True,
+    )  # fmt: skip
+    history = PrometheusHistory(http, replace(options, bytes_max=_HISTORY_BYTES_MAX), pause=time.sleep)
+    return Scene(PrometheusQuery(http, options), scan), history, endpoint.server
 
 
 def _check(name: str, look: Look, codes: str, needs: str | None = REACH) -> Check:

@@ -138,7 +138,10 @@ class Scene:
         """
         if name not in self.names:
             return ()
-        seen = [_seen(name, reading) for reading in self.ask.vector(query.format(self.ask.selector(name)))]
+        seen = [
+            seen_in(name, reading.labels, reading.value)
+            for reading in self.ask.vector(query.format(self.ask.selector(name)))
+        ]
         return tuple(one for one in seen if one is not None)
 
     @cached_property
@@ -198,9 +201,8 @@ class Scene:
         }
 
 
-def _seen(name: str, reading: Sample) -> Seen | None:
+def seen_in(name: str, labels: Mapping[str, str], value: float) -> Seen | None:
     """Whom a series speaks of: of dcgm-exporter by its labels as they stand; of others as we read them."""
-    labels = reading.labels
     if name.startswith("DCGM_"):
         namespace, pod = _first(labels, _NAMESPACES), _first(labels, _PODS)
         card, node, model = labels.get("UUID", ""), _first(labels, NODES), labels.get("modelName", "")
@@ -212,7 +214,7 @@ def _seen(name: str, reading: Sample) -> Seen | None:
         identity = meaning.identity
         card, node, model = identity.card or "", identity.node or "", identity.card_model or ""
         who = None if identity.pod is None else (identity.namespace or "", identity.pod)
-    return Seen(labels=labels, value=reading.value, card=card, node=node, pod=who, card_model=model) if card else None
+    return Seen(labels=labels, value=value, card=card, node=node, pod=who, card_model=model) if card else None
 
 
 def _first(labels: Mapping[str, str], names: Sequence[str]) -> str:

@@ -6,7 +6,6 @@ Each is a generator over the scene; `prometheus` makes checks of them.
 from __future__ import annotations
 
 import time
-from collections import defaultdict
 from collections.abc import Iterator
 
 from fleet.schema import Measure
@@ -15,7 +14,8 @@ from fleet.series import meaning_of_name
 from fleet.settings.provenance import ProvenanceSettings
 from fleet.units import format_bytes_short
 from gputide.doctor.finding import NAMES_MAX, Diagnosis, finding, otherwise, some, unchecked, well
-from gputide.doctor.prometheus_scene import OTHER_CARD_NAMES, Scene
+from gputide.doctor.prometheus_scene import Scene
+from gputide.doctor.prometheus_sources import sources_apart
 from pipeline.history.scale import scale_of
 from pipeline.history.source import HistorySource
 
@@ -27,8 +27,6 @@ BLANK_MIN = 9.2e18
 """DCGM's values for "no value" begin at 0x7ffffffffffffff0 (dcgm_fields.h)."""
 FRAMEBUFFER_BYTES_MAX = float(1 << 41)
 BUSY_PERCENT = 20
-APART_BYTES_MAX, APART_RATIO_MAX = 2.0 * (1 << 30), 0.1
-"""How far apart two exporters' means of an hour may lie: one counts what the driver reserves, another does not."""
 VANISHED_SECONDS = 7 * 86400.0
 _DUTY, _SM, _USED, _FREE = (
     "DCGM_FI_DEV_GPU_UTIL",
@@ -131,19 +129,13 @@ def preallocated(scene: Scene) -> Iterator[Diagnosis]:
 
 def contradicting(scene: Scene, settings: ProvenanceSettings) -> Iterator[Diagnosis]:
     """Cards of whose framebuffer exporters that are trusted say what can't both be true."""
-    said: dict[str, list[tuple[float, str]]] = defaultdict(list)
-    for name in (_USED, *OTHER_CARD_NAMES):
-        meaning = meaning_of_name(name)
-        for seen in scene.seen(name, "avg_over_time({}[1h])"):
-            is_part = any(seen.labels.get(label) for label in ("GPU_I_ID", "vgpu", "pod_uid"))
-            if meaning is None or is_part or settings.rule.stranger(name, seen.labels, scene.targets) is not None:
-                continue
-            said[seen.card].append((seen.value * meaning.factor, f"{name} ({seen.labels.get('job', '?')})"))
-    apart: dict[str, str] = {}
-    for card, values in said.items():
-        (least, one), (most, other) = min(values), max(values)
-        if most - least > max(APART_BYTES_MAX, APART_RATIO_MAX * most):
-            apart[card] = f"{card}: {one} {format_bytes_short(least)}, {other} {format_bytes_short(most)}"
+    apart = {
+        one.card: f"{one.card}: "
+        + ", ".join(
+            f"{said.metric} ({said.job}) {format_bytes_short(said.used_bytes)}" for said in (one.least, one.most)
+        )
+        for one in sources_apart(scene, settings.rule)
+    }
     if apart:
         text = sentence("doctor.found.apart", cards=len(apart), names=some(apart.values()))
         yield finding("prometheus-sources-contradict", text, subject=some(apart))

@@ -10,6 +10,7 @@ Puts a back-up into an empty data folder, whole or not at all.
 
 from __future__ import annotations
 
+import fcntl
 import os
 import shutil
 import sqlite3
@@ -47,6 +48,8 @@ from pipeline.warehouse.manifest import Manifest
 TRIES_MAX = 5
 """How often a copy is begun anew where the roll-up or a compaction took files away meanwhile."""
 
+_ASIDE = ".gputide-backup-"
+"""How folders begin in which back-ups are made."""
 _SEGMENT = "segment-"
 _COMMITTED = "committed"
 STATE_OF_FLINK = "flink"
@@ -113,9 +116,11 @@ def create_backup(
     _check_target(folder, warehouse, target)
     try:
         target.parent.mkdir(parents=True, exist_ok=True)
-        aside = Path(tempfile.mkdtemp(prefix=f".{target.name}.", dir=target.parent))
+        _remove_left(target.parent)
+        aside = Path(tempfile.mkdtemp(prefix=_ASIDE, dir=target.parent))
     except OSError as exc:
         raise unwritable(target, exc, knob="DIR") from exc
+    held = _held(aside)
     try:
         files = _Copies(aside, on_file)
         clusters = _copy_flow(folder, warehouse, files, now)
@@ -132,7 +137,31 @@ def create_backup(
         raise unwritable(target, exc, knob="DIR") from exc
     finally:
         shutil.rmtree(aside, ignore_errors=True)
+        if held is not None:
+            os.close(held)
     return found
+
+
+def _remove_left(folder: Path) -> None:
+    """Removes what back-ups that were killed have left: folders of theirs that no living process holds."""
+    for left in folder.glob(f"{_ASIDE}*"):
+        held = _held(left)
+        if held is not None:
+            shutil.rmtree(left, ignore_errors=True)
+            os.close(held)
+
+
+def _held(folder: Path) -> int | None:
+    """A folder held for this process alone, as a file descriptor; None where another holds it, or nobody can."""
+    handle = None
+    try:
+        handle = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
+        fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError:
+        if handle is not None:
+            os.close(handle)
+        return None
+    return handle
 
 
 class _Copies:

@@ -30,12 +30,13 @@ from dashboards.queries import (
     WorkloadHistory,
 )
 from dashboards.report.week_measured import MeasuredWeek
-from dashboards.view_models.health import LagChain
+from dashboards.view_models.health import LagChain, SourcesSeen
 from dashboards.view_models.relief_acts import ReliefActs
 from dashboards.view_models.slice_uses import SliceUse
 from enforcer.preview import ObjectDiff, StagePreview
 from enforcer.switch_preview import Leaver, NodeStanding, SwitchPreview
 from fleet.capabilities.register import CorePolicy
+from fleet.contradictions import Contradiction, Statement
 from fleet.decisions import (
     CardPlacement,
     Evidence,
@@ -617,6 +618,23 @@ class EmbeddedSightings:
         return self._found
 
 
+class EmbeddedSources:
+    """Two exporters that disagree on one card, since the day before; and on another for longer than was looked."""
+
+    def seen(self, cluster: str) -> SourcesSeen:
+        """See `Sources`."""
+        cards = [card for card in make_profiles().cards if cluster == CLUSTER][:2]
+        found = [
+            Contradiction(
+                card=card.card, node=card.node, since=since,
+                least=Statement(used_bytes=4.0 * GIB, metric="DCGM_FI_DEV_FB_USED", job="dcgm-exporter"),
+                most=Statement(used_bytes=14.0 * GIB, metric="hami_host_gpu_memory_used_bytes", job="hami-monitor"),
+            )
+            for card, since in zip(cards, (NOW - timedelta(days=1), None), strict=False)
+        ]  # fmt: skip
+        return SourcesSeen(contradictions=tuple(found), mend="kubectl debug -it node/NODE -- nvidia-smi")
+
+
 def sighting_of(profiles: Profiles) -> ClusterSighting:
     """A cluster that sends."""
     return ClusterSighting(
@@ -645,6 +663,7 @@ def make_views(*, with_past: bool = True, scale: int = 1) -> tuple[Views, Embedd
         money=EmbeddedMoney(),
         relief=EmbeddedRelief(),
         nodes=EmbeddedNodeModes(),
+        sources=EmbeddedSources(),
     ), cluster
 
 

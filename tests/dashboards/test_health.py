@@ -9,9 +9,12 @@ from dashboards.address import read_address
 from dashboards.pages.health import layout as health_layout
 from dashboards.pages.tenants import layout as tenants_layout
 from dashboards.queries import Views
-from dashboards.view_models.health import failed_checks, node_coverage
+from dashboards.stored.sources import AskedSources
+from dashboards.view_models.health import SourcesSeen, failed_checks, node_coverage
+from fleet.errors import Unavailable
+from fleet.inventory import CardId
 from fleet.profiles import CardState, Finding
-from tests.dashboards.embedded import CLUSTER, EmbeddedMoney, make_views
+from tests.dashboards.embedded import CLUSTER, EmbeddedMoney, EmbeddedSources, make_views
 
 VIEWS, _ = make_views()
 PROFILES = VIEWS.fleet.profiles(CLUSTER)
@@ -60,6 +63,31 @@ def test_pages_show_every_state_of_the_data() -> None:
         default=lambda part: part.to_plotly_json(),
     )
     assert "Nobody holds a card" in empty
+
+
+def test_sources_that_contradict_each_other_are_named_with_card_time_and_command() -> None:
+    text = shown_health(VIEWS)
+    one, other = (found.card for found in EmbeddedSources().seen(CLUSTER).contradictions)
+    for word in (one, other, "4 GiB", "14 GiB", "dcgm-exporter", "hami-monitor", "for a week or longer", "nvidia-smi"):
+        assert word in text
+    assert "since 2026-01-21 09:00 UTC" in text
+
+
+def test_page_says_why_it_names_no_sources() -> None:
+    def failing() -> SourcesSeen:
+        raise Unavailable("cannot reach http://prometheus")
+
+    def of_another_cluster() -> SourcesSeen:
+        return EmbeddedSources().seen(CLUSTER)
+
+    for ask, said in ((None, "scan.url"), (failing, "cannot reach http://prometheus"), (of_another_cluster, "agree")):
+        sources = AskedSources(ask, cards=lambda _: frozenset({CardId("GPU-of-another")}), is_patient=True)
+        assert said in shown_health(replace(VIEWS, sources=sources))
+
+
+def shown_health(views: Views) -> str:
+    page = health_layout(views, read_address("/health", ""), PROFILES).to_plotly_json()
+    return json.dumps(page, default=lambda part: part.to_plotly_json())
 
 
 def _without_week(views: Views) -> Views:

@@ -20,8 +20,10 @@ import pytest
 
 from bench.measured_run import GPUTIDE
 from bench.scanned_prometheus import prometheus_with, send_body
+from dashboards.view_models.health import SourcesSeen
 from fleet.settings.scan import ScanSettings
 from fleet.settings.settings import Settings
+from gputide.container.sources import ask_sources
 from gputide.doctor.checks import run_checks
 from gputide.doctor.finding import Diagnosis, State, diagnosed
 from gputide.doctor.prometheus import prometheus_checks
@@ -442,6 +444,20 @@ def test_trap_is_named(trap: str, prometheus: str) -> None:
 def test_sources_that_measure_otherwise_or_may_not_speak_contradict_nobody(world: str, prometheus: str) -> None:
     codes = {one.kind.code for one in looked_at(prometheus, world) if one.kind is not None}
     assert "prometheus-sources-contradict" not in codes
+
+
+def test_health_page_is_given_who_contradicts_whom_and_since_when(prometheus: str) -> None:
+    def asked(world: str) -> SourcesSeen:
+        return ask_sources(Settings(scan=ScanSettings(url=prometheus, matchers=(f'world="{world}"',))))
+
+    (one,) = asked("sources-contradict").contradictions
+    assert (one.card, one.node) == ("GPU-a", "node-1")
+    assert (one.least.metric, one.least.job) == ("DCGM_FI_DEV_FB_USED", "dcgm")
+    assert (one.most.metric, one.most.used_bytes) == ("hami_host_gpu_memory_used_bytes", 14e9)
+    assert one.since is not None
+    began = time.time() - 60 * MINUTES
+    assert began - 3600 <= one.since.timestamp() <= began + 900
+    assert asked(SOUND).contradictions == asked("reserved").contradictions == ()
 
 
 def test_server_without_such_rules_bounds_and_losses_has_no_finding(go_peers: GoPeers, tmp_path: Path) -> None:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import sqlite3
+import subprocess
+import sys
 import threading
 from collections.abc import Callable
 from contextlib import closing
@@ -258,6 +260,29 @@ def test_place_that_takes_nothing_is_said_with_its_own_name(tmp_path: Path) -> N
     (tmp_path / "file").touch()
     with pytest.raises(Corrupt, match=r"cannot write .*/file/backup: .*; DIR must be a folder that can be written"):
         create_backup(folder, folder.warehouse, tmp_path / "file" / "backup", NOW)
+
+
+def test_what_a_killed_backup_left_goes_with_the_next_one_and_what_lives_stays(tmp_path: Path) -> None:
+    folder, place = a_folder(tmp_path / "data", steps=1), tmp_path / "backups"
+    script = (
+        "import os, sys; from datetime import UTC, datetime; from pathlib import Path; "
+        "from fleet.data_folder import DataFolder; from gputide.operate.backup_create import create_backup; "
+        "folder = DataFolder(path=Path(sys.argv[1])); "
+        "wait = lambda done: (print('under way', flush=True), sys.stdin.read()); "
+        "create_backup(folder, folder.warehouse, Path(sys.argv[2]), datetime.now(UTC), on_file=wait)"
+    )
+    command = [sys.executable, "-c", script, str(folder.path), str(place / "first")]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:
+        assert process.stdout is not None
+        assert process.stdout.readline() == b"under way\n"
+        (living,) = place.iterdir()
+        create_backup(folder, folder.warehouse, place / "second", NOW)
+        assert set(place.iterdir()) == {living, place / "second"}
+        process.kill()
+    assert living.is_dir()
+    create_backup(folder, folder.warehouse, place / "third", NOW)
+    assert sorted(path.name for path in place.iterdir()) == ["second", "third"]
+    check_files(place / "second", read_list(place / "second"))
 
 
 def test_nothing_is_overwritten_neither_a_backup_nor_a_data_folder(tmp_path: Path) -> None:

@@ -8,6 +8,7 @@ import threading
 import time
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager, suppress
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -16,8 +17,10 @@ import pytest
 from fleet.listener_files import ListenerFiles
 from tests.security.authority import Authority
 from tests.waiting import until
-from tests.wire.http_serving import HEALTH, Served, served, statuses
+from tests.wire.http_serving import BODY_BYTES_MAX, HEALTH, Served, served, statuses
+from tests.wire.key_updates import KeyUpdater
 from wire.listener_tls import ListenerContexts
+from wire.tls_stream import SILENT_BYTES_MAX
 
 HALF_BODY = b"POST /bodies HTTP/1.1\r\nHost: x\r\nContent-Length: 6\r\n\r\nab"
 HALF_HELLO = b"\x16\x03\x01\x02\x00\x01\x00"
@@ -39,6 +42,10 @@ class Port:
         self.client = ssl.create_default_context(cafile=str(authority.file))
         self.stranger = ssl.create_default_context(cafile=str(Authority(folder, "stranger").file))
 
+    @property
+    def context(self) -> ssl.SSLContext:
+        return self._contexts.context()
+
     @contextmanager
     def served(self, **limits: Any) -> Iterator[Served]:
         with served(self._contexts.context, **limits) as server:
@@ -56,6 +63,11 @@ class Port:
         encrypted = stack.enter_context(self.client.wrap_socket(opened, server_hostname="localhost"))
         encrypted.sendall(sent)
         return encrypted
+
+
+def has_taken(server: Served, body: bytes) -> bool:
+    """Whether this is the last body that came."""
+    return server.bodies[-1:] == [body]
 
 
 def is_closed(opened: socket.socket) -> bool:
@@ -187,3 +199,44 @@ def test_busy_server_refuses_over_tls_with_a_reason(port: Port) -> None:
         assert statuses(answer) == [503]
         assert b"connections_max=1" in answer
         assert statuses(busy.recv(4096)) == [204]
+
+
+UPDATES_PER_CUT = 10 * SILENT_BYTES_MAX // 27
+"""Ten times as many as a connection is heard; each takes 27 bytes (RFC 8446 §5.2)."""
+
+
+@pytest.mark.parametrize("parked_max", [0, 10])
+@pytest.mark.parametrize("begun", [b"", HALF_BODY])
+def test_key_updates_without_end_end_their_connection_and_keep_nobody_out(
+    port: Port, parked_max: int, begun: bytes
+) -> None:
+    with port.served(parked_max=parked_max, request_seconds=60.0) as server, ExitStack() as stack:
+        updater = KeyUpdater(port.plain(stack, server))
+        stack.callback(updater.close)
+        updater.send(updater.records(begun) if begun else b"")
+        flood = updater.updates(UPDATES_PER_CUT)
+        began = time.monotonic()
+        with suppress(ConnectionError):
+            updater.send(flood)
+        assert statuses(port.encrypted(stack, server, HEALTH).recv(4096)) == [200]
+        until(updater.is_ended, seconds_max=10.0)
+        assert time.monotonic() - began < 10.0
+
+
+@pytest.mark.parametrize("parked_max", [0, 10])
+def test_keys_may_be_updated_between_and_amid_requests_that_come_in_small_records(port: Port, parked_max: int) -> None:
+    with port.served(parked_max=parked_max) as server, ExitStack() as stack:
+        updater = KeyUpdater(port.plain(stack, server))
+        stack.callback(updater.close)
+        for number in range(3):
+            body = bytes([65 + number]) * BODY_BYTES_MAX
+            request = b"POST /bodies HTTP/1.1\r\nHost: x\r\nContent-Length: %d\r\n\r\n" % len(body) + body
+            for start in range(0, len(request), 7):
+                updater.send(updater.updates(1) if start % 70 == 0 else b"")
+                updater.send(updater.records(request[start : start + 7]))
+            until(partial(has_taken, server, body))
+        assert server.refused == []
+
+
+def test_renegotiation_of_tls_1_2_is_refused(port: Port) -> None:
+    assert port.context.options & ssl.OP_NO_RENEGOTIATION

@@ -134,6 +134,7 @@ def test_reader_sees_their_own_and_nothing_beside(world: World, role: str, reach
     )
     text = "".join(answer.get_data(as_text=True) for answer in (*answers, *pages))
     words = set(re.findall(r"[\w.-]+", text))
+    assert ("hami-monitor" in text) is (reach in WHOLE)
     if reach in WHOLE:
         assert all(answer.status_code == 200 for answer in answers)
         assert words & names_of_others()
