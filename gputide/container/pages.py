@@ -6,6 +6,7 @@ import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import replace
+from functools import partial
 
 from dashboards.queries import Views
 from dashboards.stored.arrivals import StoredFlow, WarehouseSightings, newest_windows
@@ -34,7 +35,6 @@ from gputide.container.plans import chosen_stages, journal, open_plans, previewe
 from gputide.container.sources import asked_sources
 from gputide.container.warehouse import warehouse, warehouse_folder
 from gputide.session import Session
-from pipeline.warehouse.parquet_reads import ParquetReads
 
 
 def views_of(session: Session, *, is_patient: bool = True) -> Views:
@@ -55,8 +55,7 @@ def views_of(session: Session, *, is_patient: bool = True) -> Views:
             interval_seconds=float(found.source_seconds),
         )
 
-    def source() -> ParquetReads:
-        return warehouse(folder, settings)
+    source = partial(warehouse, folder, settings)
 
     def preview(plan: Plan, stages: Sequence[int]) -> tuple[StagePreview, ...]:
         chosen = chosen_stages(plan, stages)
