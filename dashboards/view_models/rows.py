@@ -122,11 +122,8 @@ def card_table(profiles: Profiles, prices: Prices) -> GridRows[CardProfile]:
 
 def workload_table(profiles: Profiles) -> GridRows[Profile]:
     """One row per workload, most unused compute first."""
-    unused = sorted(
-        profiles.workloads, key=lambda profile: len(profile.cards) * (1 - (profile.compute.p95 or 0.0)), reverse=True
-    )
     return GridRows(
-        unused,
+        sorted(profiles.workloads, key=lambda profile: unused_cards(profile) or 0.0, reverse=True),
         (
             GridColumn(field="workload", value=lambda profile: profile.workload),
             GridColumn(field="namespace", value=lambda profile: profile.namespace),
@@ -147,6 +144,12 @@ def workload_table(profiles: Profiles) -> GridRows[Profile]:
             GridColumn(field="confidence", value=lambda profile: profile.confidence, is_number=True),
         ),
     )
+
+
+def unused_cards(profile: Profile) -> float | None:
+    """Whole cards' worth of compute that a workload leaves unused at its p95; None where its compute is not known."""
+    used = profile.compute.p95
+    return None if used is None else round(len(profile.cards) * (1 - used), 4)
 
 
 def recommendation_rows(plan: Plan, stage: Stage | None, *, rows_max: int | None = None) -> list[Row]:

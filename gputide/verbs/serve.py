@@ -8,6 +8,7 @@ from typing import Annotated
 import typer
 
 from dashboards.app import Server
+from gputide.assistant import offer
 from gputide.container.access import open_web_app
 from gputide.container.pages import views_of
 from gputide.session import session_of, who
@@ -27,7 +28,8 @@ def serve(
     session = session_of(context)
     session.folder()
     views = views_of(session, is_patient=False)
-    serve_until_stopped(open_web_app(views, session.settings.dashboard, operator=who(), port=port))
+    settings = session.settings.dashboard
+    serve_until_stopped(open_web_app(views, settings, operator=who(), assistant=offer(session), port=port))
 
 
 def serve_until_stopped(server: Server, *, as_what: str = "") -> None:
