@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Mapping
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from importlib.util import find_spec
 from multiprocessing import get_context
 from multiprocessing.connection import Connection
@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 from dashboards.assistant.tool import CLUSTER, LIMIT, Found, Question, Tool, listed, rows
 from fleet import errors
 from fleet.documents import document
-from fleet.errors import GputideError, Unavailable
+from fleet.errors import GputideError, Misconfigured, Unavailable
 from fleet.money.charges import Owner
 from fleet.money.unit_costs import unit_costs
 from fleet.settings.price_book import with_price_book
@@ -31,6 +31,9 @@ if TYPE_CHECKING:
 STUDY_SECONDS_MAX = 100.0
 """How long a what-if or a back-test may take; clients wait for a minute or two at most."""
 ASSUMPTIONS_MAX = 5
+SUPPOSED_SECTIONS = ("analyzer", "plan", "recommender", "risk")
+"""Sections of the settings that a what-if may change: none of them names a file, an address or another cluster, which
+nobody who may only look should have this process open."""
 DAYS_MAX = 14
 FOLDS_MAX = 4
 
@@ -47,8 +50,13 @@ def offer(session: Session) -> Offer | None:
     return Offer(open=HttpAnswers, tools=session_tools(session))
 
 
-def session_tools(session: Session) -> tuple[Tool, ...]:
-    """The tools over the data folder of a session, in the order in which a client lists them."""
+def session_tools(session: Session, *, study_seconds_max: float = STUDY_SECONDS_MAX) -> tuple[Tool, ...]:
+    """The tools over the data folder of a session, in the order in which a client lists them.
+
+    Args:
+        study_seconds_max: how long a what-if or a back-test may take.
+    """
+    study = _Study(session, study_seconds_max)
     return (
         Tool(
             name="cost",
@@ -71,11 +79,12 @@ def session_tools(session: Session) -> tuple[Tool, ...]:
         ),
         Tool(
             name="what_if",
-            says="What would follow if things were otherwise, beside the plan as they are: NAME=VALUE for a setting, "
+            says="What would follow if things were otherwise, beside the plan as they are: NAME=VALUE for a setting "
+            f"of {', '.join(SUPPOSED_SECTIONS)}, "
             "cards.MODEL=OTHER for another card model, cards+MODEL=N or cards-MODEL=N for more or fewer cards, "
             "nodes-NAME for a node gone; hyphens for blanks in models. Both are planned anew and neither is kept. "
-            f"Takes at most {STUDY_SECONDS_MAX:.0f} s.",
-            answer=lambda question: _what_if(session, question),
+            f"Takes at most {study_seconds_max:.0f} s.",
+            answer=lambda question: _what_if(study, question),
             parameters={
                 "cluster": CLUSTER,
                 "assumptions": {
@@ -95,8 +104,8 @@ def session_tools(session: Session) -> tuple[Tool, ...]:
             name="backtest",
             says="How plans made on earlier days would have done on the days that followed: saved and violated shares "
             "per preset, beside naive rules, on days that they had not seen. "
-            f"Takes at most {STUDY_SECONDS_MAX:.0f} s.",
-            answer=lambda question: _backtest(session, question),
+            f"Takes at most {study_seconds_max:.0f} s.",
+            answer=lambda question: _backtest(study, question),
             parameters={
                 "cluster": CLUSTER,
                 "train_days": {"type": "integer", "minimum": 1, "maximum": DAYS_MAX, "default": 7},
@@ -136,39 +145,60 @@ def _time(text: Any) -> Any:
     return None if text is None else parse_time(str(text))
 
 
-def _what_if(session: Session, question: Question) -> Found:
+def _what_if(study: _Study, question: Question) -> Found:
     cluster = question.whole_cluster("a what-if")
-    found = _studied(session, "what_if", {"cluster": cluster, "texts": list(question.asked["assumptions"])})
+    for text in question.asked["assumptions"]:
+        section, dot, _ = text.partition("=")[0].partition(".")
+        if not text.startswith(("cards.", "cards+", "cards-", "nodes-")) and (
+            not dot or section.strip() not in SUPPOSED_SECTIONS
+        ):
+            raise Misconfigured(
+                f"cannot suppose {text[:80]!r}: expected a setting of {', '.join(SUPPOSED_SECTIONS)} as NAME=VALUE, "
+                "cards.MODEL=OTHER, cards+MODEL=N, cards-MODEL=N or nodes-NAME"
+            )
+    found = study.find("what_if", {"cluster": cluster, "texts": list(question.asked["assumptions"])})
     return Found(cluster=cluster, data=found)
 
 
-def _backtest(session: Session, question: Question) -> Found:
+def _backtest(study: _Study, question: Question) -> Found:
     cluster = question.whole_cluster("a back-test")
     asked = {name: question.asked.get(name, days) for name, days in (("train_days", 7), ("test_days", 3), ("folds", 1))}
-    found = _studied(session, "backtest", {"cluster": cluster, **asked})
+    found = study.find("backtest", {"cluster": cluster, **asked})
     return Found(cluster=cluster, data=found)
 
 
-def _studied(session: Session, name: str, asked: Mapping[str, Any]) -> Mapping[str, Any]:
-    """What a process of its own finds.
+@dataclass(frozen=True, slots=True)
+class _Study:
+    """Finds out in a process of its own what takes long."""
 
-    Raises:
-        Unavailable: another is under way, it took too long, or it was killed.
-    """
-    if not _STUDYING.acquire(blocking=False):
-        raise Unavailable(f"cannot start {name}: another what-if or back-test is under way; ask again when it is over")
-    try:
+    session: Session
+    seconds_max: float
+
+    def find(self, name: str, asked: Mapping[str, Any]) -> Mapping[str, Any]:
+        """What the process finds.
+
+        Raises:
+            Unavailable: another is under way, it took too long, or it was killed.
+        """
+        if not _STUDYING.acquire(blocking=False):
+            raise Unavailable(f"cannot start {name}: another what-if or back-test is under way; ask again later")
+        try:
+            return self._found(name, asked)
+        finally:
+            _STUDYING.release()
+
+    def _found(self, name: str, asked: Mapping[str, Any]) -> Mapping[str, Any]:
         # A forked one would share the locks of this process's threads as they stand.
         context = get_context("spawn")
         reading, writing = context.Pipe(duplex=False)
-        process = context.Process(target=_study, args=(writing, session, name, asked))
+        process = context.Process(target=_study, args=(writing, self.session, name, asked))
         process.start()
         writing.close()
         try:
-            if not reading.poll(STUDY_SECONDS_MAX):
+            if not reading.poll(self.seconds_max):
                 raise Unavailable(
-                    f"cannot answer {name} in {STUDY_SECONDS_MAX:.0f} s: the fleet is large; "
-                    "`gputide plan` does it on the command line, where nothing waits"
+                    f"cannot answer {name} in {self.seconds_max:g} s: the fleet is large; `gputide plan` does it on "
+                    "the command line, where nobody waits"
                 )
             kind, found = reading.recv()
         except EOFError as exc:
@@ -176,12 +206,11 @@ def _studied(session: Session, name: str, asked: Mapping[str, Any]) -> Mapping[s
         finally:
             process.kill()
             process.join()
-    finally:
-        _STUDYING.release()
-    if kind is not None:
-        raise getattr(errors, kind)(found)
-    answer: Mapping[str, Any] = found
-    return answer
+            reading.close()
+        if kind is not None:
+            raise getattr(errors, kind)(found)
+        answer: Mapping[str, Any] = found
+        return answer
 
 
 def _study(writing: Connection, session: Session, name: str, asked: Mapping[str, Any]) -> None:

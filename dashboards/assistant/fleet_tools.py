@@ -179,9 +179,14 @@ def _budgets(question: Question) -> Found:
     for name in ("budgets", "quotas", "unit_costs"):
         listing = question.operation(name, cluster=cluster)
         (items,) = listing.values()
-        found[name] = items[: question.limit]
+        found[name] = [{**item, **_number("per_million", item)} for item in items[: question.limit]]
         left_out |= {name: len(items) - question.limit} if len(items) > question.limit else {}
     return Found(cluster=cluster, data={"currency": question.views.money.currency, **found}, left_out=left_out)
+
+
+def _number(key: str, item: Mapping[str, Any]) -> dict[str, float]:
+    """An amount that the API writes as text, as a number; nothing where it has none."""
+    return {} if item.get(key) is None else {key: float(item[key])}
 
 
 def _health(question: Question) -> Found:

@@ -28,14 +28,13 @@ ANSWER_BYTES_MAX = 60_000
 
 OWN_WORDS = frozenset(
     {
-        "age_seconds", "as_of", "at", "backend", "basis", "by", "cause", "check", "cluster_state", "code", "cost",
-        "counter", "created_at", "currency", "expires_at", "applied_at", "undone_at", "id", "idle_since", "kind",
-        "measured_by", "month", "newest_at", "per_million", "phase", "plan_id", "preset", "recommendation", "risk",
-        "risk_level", "rule", "schema", "shifted_at", "silent_since", "since", "standing", "state", "unit", "until",
-        "workload_class",
+        "applied_at", "as_of", "at", "backend", "basis", "cause", "check", "code", "counter", "created_at", "currency",
+        "expires_at", "id", "idle_since", "kind", "measured_by", "month", "newest_at", "phase", "plan_id", "preset",
+        "recommendation", "risk", "risk_level", "rule", "schema", "shifted_at", "silent_since", "since", "standing",
+        "state", "undone_at", "unit", "until", "workload_class",
     }
 )  # fmt: skip
-"""Keys whose values are codes, ids, times or amounts that gputide itself wrote."""
+"""Keys whose values are codes, ids or times that gputide itself wrote."""
 _OWN_VALUE = re.compile(r"[A-Za-z0-9_.:+-]{0,80}")
 _KEY = re.compile(r"[a-z0-9_]{1,80}")
 _SENTENCES = frozenset(

@@ -39,7 +39,7 @@ class Offer:
 def register(server: Flask, assistant: Assistant, offer: Offer | None) -> None:
     """Add it to the app; without the SDK the path says what brings it."""
     if offer is None:
-        server.add_url_rule(MCP_PATH, "assistant", _missing, methods=["GET", "POST", "DELETE"])
+        server.add_url_rule(MCP_PATH, "assistant", _missing, methods=["GET", "POST"])
         return
     answers = offer.open(assistant)
 
@@ -51,7 +51,7 @@ def register(server: Flask, assistant: Assistant, offer: Offer | None) -> None:
         return Response(body, status=status, headers=fields)
 
     server.add_url_rule(MCP_PATH, "assistant", answer, methods=["POST"])
-    server.add_url_rule(MCP_PATH, "assistant_other", _no_stream, methods=["GET", "DELETE"])
+    server.add_url_rule(MCP_PATH, "assistant_stream", _no_stream, methods=["GET"])
 
 
 def _missing() -> Response:
