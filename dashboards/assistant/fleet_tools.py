@@ -175,7 +175,8 @@ def _measures(measures: Mapping[str, Any]) -> dict[str, Any]:
 
 def _budgets(question: Question) -> Found:
     cluster = question.cluster()
-    found, left_out = {}, {}
+    found: dict[str, Any] = {}
+    left_out: dict[str, int] = {}
     for name in ("budgets", "quotas", "unit_costs"):
         listing = question.operation(name, cluster=cluster)
         (items,) = listing.values()

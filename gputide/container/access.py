@@ -20,7 +20,7 @@ from wire.listener_tls import ListenerContexts
 
 
 def open_web_app(
-    views: Views, settings: DashboardSettings, *, operator: str, assistant: Offer | None, port: int | None = None
+    views: Views, settings: DashboardSettings, *, operator: str, assistant: Offer | None = None, port: int | None = None
 ) -> Server:
     """The web app, listening; on `dashboard.port` unless a port is given.
 

@@ -1,4 +1,4 @@
-"""`gputide run assistant` as a client starts it: answers of the real program over stdio, and a folder left as it was."""
+"""`gputide run assistant` as a client starts it: the real program over stdio, and a folder that is left as it was."""
 
 from __future__ import annotations
 
@@ -16,9 +16,10 @@ from mcp.client.client import Client
 from mcp.client.stdio import StdioServerParameters, stdio_client
 from mcp_types import CallToolResult
 
-from dashboards.access.people import Person, Right, Role, everything
+from dashboards.access.people import NotAllowed, Person, Right, Role, everything
 from dashboards.access.scoped import scoped_views
 from dashboards.assistant.tool import Question
+from fleet.data_folder import open_data_folder
 from fleet.errors import Unavailable
 from fleet.settings.settings import Settings
 from gputide.assistant import session_tools
@@ -90,23 +91,23 @@ def test_answers_are_those_of_the_verbs_and_the_folder_stays_as_it_was(planned: 
     assert backtest["scores"] == judged["scores"]
 
 
-@pytest.mark.parametrize(
-    "assumption",
-    ["hive.host=198.51.100.7", "prices.book=/etc/passwd", "cluster.name=other", "enforcer.cluster=kubernetes", "risk"],
-)
-def test_what_if_opens_no_file_address_or_other_cluster(planned: Path, program: Program, assumption: str) -> None:
+def test_what_if_opens_no_file_address_or_other_cluster(planned: Path, program: Program) -> None:
     del program
-    (answer,) = asked(planned, ("what_if", {"assumptions": [assumption]}))
-    assert answer.is_error
-    assert "expected a setting of analyzer, plan, recommender, risk" in answer.structured_content["error"]
+    hostile = (
+        "hive.host=198.51.100.7", "prices.book=/etc/passwd", "cluster.name=other", "enforcer.cluster=kubernetes", "risk"
+    )  # fmt: skip
+    for answer in asked(planned, *(("what_if", {"assumptions": [text]}) for text in hostile)):
+        assert answer.is_error
+        assert "expected a setting of analyzer, plan, recommender, risk" in answer.structured_content["error"]
 
 
 def test_folder_without_data_is_an_answer(tmp_path: Path, program: Program) -> None:
-    data = tmp_path / "data"
-    assert program(data, "admin", "access", "new-token", "x").status in (0, 2)
-    data.mkdir(exist_ok=True)
-    (answer,) = asked(data, ("fleet", {}))
-    assert answer.is_error or answer.structured_content["data"] is None
+    del program
+    open_data_folder(tmp_path / "data", create=True)
+    for answer in asked(tmp_path / "data", ("fleet", {}), ("plan", {}), ("cost", {})):
+        assert not answer.is_error
+        assert answer.structured_content["data"] is None
+        assert answer.structured_content["no_data"] == "no cluster has sent data yet, or you may see none"
 
 
 def test_study_that_takes_too_long_is_ended_and_another_one_waits_for_nobody(planned: Path, program: Program) -> None:
@@ -131,5 +132,5 @@ def test_who_sees_a_part_is_shown_no_total_of_the_cluster(planned: Path, program
     person = Person(name="lin", rights=(Right(role=Role.ADMIN, namespaces=frozenset({"search"})),))
     question = Question(views=scoped_views(views_of(session), lambda: person), person=person, asked={})
     for tool in session_tools(session):
-        with pytest.raises(Exception, match="it counts the cluster as a whole, and you may see some namespaces of it"):
+        with pytest.raises(NotAllowed, match="it counts the cluster as a whole, and you may see some namespaces of it"):
             tool.answer(question)

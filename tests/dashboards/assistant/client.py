@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, TypeVar
 
 import anyio
 import httpx2
@@ -22,6 +22,7 @@ from dashboards.queries import Views
 from tests.dashboards.access.keys import text_of
 
 Call = tuple[str, dict[str, Any]]
+Found = TypeVar("Found")
 
 
 @contextmanager
@@ -56,10 +57,10 @@ def listed(address: str, token: str | None = None) -> tuple[ListToolsResult, str
     return _talked(address, token, "auto", talk)
 
 
-def _talked(address: str, token: str | None, mode: str, talk: Callable[[Client], Any]) -> Any:
+def _talked(address: str, token: str | None, mode: str, talk: Callable[[Client], Awaitable[Found]]) -> Found:
     headers = {} if token is None else {"Authorization": f"Bearer {text_of(token)}"}
 
-    async def go() -> Any:
+    async def go() -> Found:
         async with (
             httpx2.AsyncClient(headers=headers, timeout=60) as http,
             Client(streamable_http_client(address, http_client=http), mode=mode) as client,
