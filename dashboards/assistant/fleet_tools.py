@@ -9,12 +9,12 @@ from typing import Any
 
 from dashboards.assistant.harmless import cleaned
 from dashboards.assistant.tool import CLUSTER, LIMIT, NAME, Found, Question, Tool, listed, rows
-from dashboards.view_models.rows import idle_nodes, price_per_week, state_shares, unused_cards
+from dashboards.view_models.rows import idle_nodes, price_per_week, unused_cards
 from dashboards.words.advice import profile_in_english, refusal_words, state_words
 from fleet.documents import document, iso
 from fleet.errors import Misconfigured
 from fleet.money.prices import Prices
-from fleet.profiles import CardProfile, Profile, Profiles, WorkloadState
+from fleet.profiles import CardProfile, CardState, Profile, Profiles, WorkloadState
 from fleet.words import Language
 
 _BY_HOUR = frozenset({"hour_of_week", "reservation", "why", "cluster", "workload_kind"})
@@ -26,9 +26,9 @@ def _fleet(question: Question) -> Found:
     cluster = question.cluster()
     profiles = question.views.fleet.profiles(cluster)
     prices = question.views.money.prices(cluster)
-    by_state = {
-        share.state: [card for card in profiles.cards if card.state is share.state] for share in state_shares(profiles)
-    }
+    # A state without a card is shown with 0: were it left out, nobody could distinguish it from one that is not known.
+    by_state = {state: [card for card in profiles.cards if card.state is state] for state in CardState}
+    workloads = Counter(profile.state for profile in profiles.workloads)
     return Found(
         cluster=cluster,
         data={
@@ -48,10 +48,7 @@ def _fleet(question: Question) -> Found:
                 {"card_model": str(model), "cards": count}
                 for model, count in Counter(card.card_model for card in profiles.cards).most_common()
             ],
-            "workloads_by_state": [
-                {"state": state.value, "workloads": count}
-                for state, count in Counter(profile.state for profile in profiles.workloads).most_common()
-            ],
+            "workloads_by_state": [{"state": state.value, "workloads": workloads[state]} for state in WorkloadState],
             "nodes_with_most_idle_cards": [
                 {"node": node, "idle_cards": idle, "cards": count}
                 for node, idle, count in idle_nodes(profiles, question.limit)

@@ -29,9 +29,9 @@ ANSWER_BYTES_MAX = 60_000
 OWN_WORDS = frozenset(
     {
         "applied_at", "as_of", "at", "backend", "basis", "cause", "check", "code", "counter", "created_at", "currency",
-        "expires_at", "id", "idle_since", "kind", "measured_by", "month", "newest_at", "phase", "plan_id", "preset",
-        "recommendation", "risk", "risk_level", "rule", "schema", "shifted_at", "silent_since", "since", "standing",
-        "state", "undone_at", "unit", "until", "workload_class",
+        "expires_at", "history_since", "history_until", "id", "idle_since", "kind", "measured_by", "month", "newest_at",
+        "phase", "plan_id", "preset", "priority", "recommendation", "risk", "risk_level", "rule", "schema",
+        "shifted_at", "silent_since", "since", "standing", "state", "undone_at", "unit", "until", "workload_class",
     }
 )  # fmt: skip
 """Keys whose values are codes, ids or times that gputide itself wrote."""

@@ -16,6 +16,7 @@ from dashboards.app import create_app
 from dashboards.assistant.answers import INSTRUCTIONS, REQUEST_BYTES_MAX, TOOLS
 from dashboards.queries import Views
 from fleet.gpu_policy import gpu_policy
+from fleet.profiles import CardState
 from tests.dashboards.access.keys import HOST, a_right, a_roster, bearer, some_sessions, text_of
 from tests.dashboards.assistant.client import asked, listed, listening
 from tests.dashboards.assistant.test_harmless import texts
@@ -62,7 +63,7 @@ def test_fleet_counts_what_the_profiles_of_the_api_hold(world: Any) -> None:
     cards = api(world, f"{API}/profiles")["cards"]
     assert data["cards"] == len(cards)
     assert {row["state"]: row["cards"] for row in data["cards_by_state"]} == {
-        state: sum(card["state"] == state for card in cards) for state in {card["state"] for card in cards}
+        state: sum(card["state"] == state for card in cards) for state in CardState
     }
     assert data["unpriced_cards"] == sum("T4" in card["card_model"] for card in cards)
 
