@@ -3,18 +3,11 @@
 from __future__ import annotations
 
 import hashlib
-import sys
 import time
-from collections.abc import Sequence
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
 
-import anyio
 import pytest
-from mcp.client.client import Client
-from mcp.client.stdio import StdioServerParameters, stdio_client
-from mcp_types import CallToolResult
 
 from dashboards.access.people import NotAllowed, Person, Right, Role, everything
 from dashboards.access.scoped import scoped_views
@@ -25,27 +18,8 @@ from fleet.settings.settings import Settings
 from gputide.assistant import session_tools
 from gputide.container.pages import views_of
 from gputide.session import Session
+from tests.gputide.assistant_client import asked, data_of
 from tests.gputide.conftest import Program
-
-Call = tuple[str, dict[str, Any]]
-
-
-def asked(data: Path, *calls: Call) -> list[CallToolResult]:
-    """What the program answers a client that starts it."""
-    server = StdioServerParameters(
-        command=sys.executable, args=["-m", "gputide.cli", "--data-dir", str(data), "run", "assistant"], env=None
-    )
-
-    async def go() -> list[CallToolResult]:
-        async with Client(stdio_client(server)) as client:
-            return [await client.call_tool(name, arguments) for name, arguments in calls]
-
-    return anyio.run(go)
-
-
-def data_of(answers: Sequence[CallToolResult]) -> list[Any]:
-    assert not [answer.structured_content for answer in answers if answer.is_error]
-    return [answer.structured_content["data"] for answer in answers]
 
 
 def hashes(folder: Path) -> dict[str, str]:
@@ -63,12 +37,14 @@ def test_answers_are_those_of_the_verbs_and_the_folder_stays_as_it_was(planned: 
     fleet, cost, plan, harm, what_if, backtest = data_of(
         asked(
             planned,
-            ("fleet", {}),
-            ("cost", {"by": "workload", "since": since, "until": until, "limit": 50}),
-            ("plan", {"limit": 50}),
-            ("harm", {}),
-            ("what_if", {"assumptions": ["cards+NVIDIA-L40S=3", "risk.preset=high"]}),
-            ("backtest", {"train_days": 5, "test_days": 2}),
+            [
+                ("fleet", {}),
+                ("cost", {"by": "workload", "since": since, "until": until, "limit": 50}),
+                ("plan", {"limit": 50}),
+                ("harm", {}),
+                ("what_if", {"assumptions": ["cards+NVIDIA-L40S=3", "risk.preset=high"]}),
+                ("backtest", {"train_days": 5, "test_days": 2}),
+            ],
         )
     )
     assert hashes(planned) == before
@@ -96,18 +72,16 @@ def test_what_if_opens_no_file_address_or_other_cluster(planned: Path, program: 
     hostile = (
         "hive.host=198.51.100.7", "prices.book=/etc/passwd", "cluster.name=other", "enforcer.cluster=kubernetes", "risk"
     )  # fmt: skip
-    for answer in asked(planned, *(("what_if", {"assumptions": [text]}) for text in hostile)):
-        assert answer.is_error
-        assert "expected a setting of analyzer, plan, recommender, risk" in answer.structured_content["error"]
+    for answer in asked(planned, [("what_if", {"assumptions": [text]}) for text in hostile]).answers:
+        assert "expected a setting of analyzer, plan, recommender, risk" in answer["error"]
 
 
 def test_folder_without_data_is_an_answer(tmp_path: Path, program: Program) -> None:
     del program
     open_data_folder(tmp_path / "data", create=True)
-    for answer in asked(tmp_path / "data", ("fleet", {}), ("plan", {}), ("cost", {})):
-        assert not answer.is_error
-        assert answer.structured_content["data"] is None
-        assert answer.structured_content["no_data"] == "no cluster has sent data yet, or you may see none"
+    for answer in asked(tmp_path / "data", [("fleet", {}), ("plan", {}), ("cost", {})]).answers:
+        assert answer["data"] is None
+        assert answer["no_data"] == "no cluster has sent data yet, or you may see none"
 
 
 def test_study_that_takes_too_long_is_ended_and_another_one_waits_for_nobody(planned: Path, program: Program) -> None:
