@@ -17,7 +17,7 @@ from dashboards.assistant.harmless import Harmless
 from dashboards.assistant.plan_tools import PLAN_TOOLS
 from dashboards.assistant.tool import Found, Question, Tool
 from dashboards.assistant.units import units_of
-from dashboards.queries import Views
+from dashboards.queries import NotMadeYet, Views
 from fleet.errors import GputideError, Misconfigured, NotEnoughData
 
 TOOLS = (*FLEET_TOOLS, *PLAN_TOOLS, *DRAFT_TOOLS)
@@ -80,7 +80,8 @@ class Assistant:
             question = Question(views=self.views, person=self.who(), asked=tool.checked(arguments))
             return Answered(content=self._answer(tool, question), is_error=False)
         except GputideError as exc:
-            said = Harmless({"error": str(exc)})
+            again = "; ask again in some seconds" if isinstance(exc, NotMadeYet) else ""
+            said = Harmless({"error": f"{exc}{again}"})
             return Answered(content={**said.content, "written_by_tenants": said.by_tenants}, is_error=True)
 
     def _answer(self, tool: Tool, question: Question) -> dict[str, Any]:

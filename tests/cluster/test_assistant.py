@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from tests.cluster.api import Api
-from tests.cluster.audit import AuditLog
-from tests.cluster.placed_fleet import Ground, Operator
+from tests.cluster.audit import AuditLog, Write
+from tests.cluster.placed_fleet import Ground, Operator, clear_away
 from tests.cluster.played_backends import played_backends
 from tests.cluster.standing_fleet import stand_up
 from tests.control_plane import ControlPlane, KubernetesPrograms
@@ -20,13 +21,30 @@ pytestmark = pytest.mark.cluster
 
 NAMESPACE = "asked"
 SERVICES = (Service(name="a", replicas=2, level=0.15, used_gib=4.0), Service(name="b", level=0.3, used_gib=8.0))
-ARGUMENTS = {
+ARGUMENTS: dict[str, dict[str, Any]] = {
     "workload": {"workload": f"{NAMESPACE}/Deployment/a"},
     "why": {"workload": f"{NAMESPACE}/Deployment/a"},
     "draft_policy": {"namespace": NAMESPACE, "name": "quiet", "opt_out": True},
     "what_if": {"assumptions": ["risk.preset=low"]},
     "backtest": {"train_days": 2, "test_days": 1},
 }
+
+
+def asked_all(operator: Operator, audit: AuditLog) -> tuple[list[Write], dict[str, str]]:
+    """What was written by us while an assistant asked everything, and what it was not answered."""
+    ground = operator.ground
+    ground.api.create("/api/v1/namespaces", {"metadata": {"name": NAMESPACE}})
+    begun = audit.size()
+    operator.planned(stand_up(ground.api, NAMESPACE, *SERVICES, prefix=NAMESPACE, spare_cards=2, played=ground.played))
+    # Whoever made the plan wrote it down there, so that a write of theirs would be seen.
+    ours = {write.user for write in audit.writes(begun) if write.resource == "gpuplans"}
+    assert ours
+    begun = audit.size()
+    flags = operator.flags(ground.approver)
+    tools = asked(operator.data, [], *flags).tools
+    said = asked(operator.data, [(name, ARGUMENTS.get(name, {})) for name in tools], *flags)
+    faults = {name: answer["error"] for name, answer in zip(tools, said.answers, strict=True) if "error" in answer}
+    return [write for write in audit.writes(begun) if write.user in ours], faults
 
 
 def test_no_tool_writes_to_the_cluster(
@@ -40,16 +58,9 @@ def test_no_tool_writes_to_the_cluster(
     )  # fmt: skip
     operator = Operator(ground=ground, namespace=NAMESPACE, gaps_allowed=True)
     with played.running(control_plane, programs, api, tmp_path):
-        api.create("/api/v1/namespaces", {"metadata": {"name": NAMESPACE}})
-        begun = audit.size()
-        operator.planned(stand_up(api, NAMESPACE, *SERVICES, prefix=NAMESPACE, spare_cards=2, played=played))
-        # Whoever made the plan wrote it down there, so that a write of theirs would be seen.
-        ours = {write.user for write in audit.writes(begun) if write.resource == "gpuplans"}
-        assert ours
-        begun = audit.size()
-        flags = operator.flags(ground.approver)
-        tools = asked(operator.data, [], *flags).tools
-        said = asked(operator.data, [(name, ARGUMENTS.get(name, {})) for name in tools], *flags)
-        faults = {name: answer["error"] for name, answer in zip(tools, said.answers, strict=True) if "error" in answer}
-        assert faults == {}
-        assert [write for write in audit.writes(begun) if write.user in ours] == []
+        try:
+            writes, faults = asked_all(operator, audit)
+        finally:
+            clear_away(operator)
+    assert faults == {}
+    assert writes == []
