@@ -26,7 +26,9 @@ from gputide.container.workers import end_with_parent
 from gputide.session import Session
 
 if TYPE_CHECKING:
+    from dashboards.assistant.answers import Assistant
     from dashboards.assistant.route import Offer
+    from dashboards.assistant.server import HttpAnswers
 
 STUDY_SECONDS_MAX = 100.0
 """How long a what-if or a back-test may take; clients wait for a minute or two at most."""
@@ -45,9 +47,14 @@ def offer(session: Session) -> Offer | None:
     if find_spec("mcp") is None:
         return None
     from dashboards.assistant.route import Offer
+
+    return Offer(open=_http_answers, tools=session_tools(session))
+
+
+def _http_answers(assistant: Assistant) -> HttpAnswers:
     from dashboards.assistant.server import HttpAnswers
 
-    return Offer(open=HttpAnswers, tools=session_tools(session))
+    return HttpAnswers(assistant)
 
 
 def session_tools(session: Session, *, study_seconds_max: float = STUDY_SECONDS_MAX) -> tuple[Tool, ...]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cache
 from typing import Protocol
 
 from flask import Flask, Response, request
@@ -28,7 +29,7 @@ class Offer:
     """What the app needs to answer assistants.
 
     Attributes:
-        open: makes what speaks the protocol; only where its SDK is installed.
+        open: loads and makes what speaks the protocol; called once somebody asks.
         tools: tools beside those that read the ports of the pages.
     """
 
@@ -41,13 +42,14 @@ def register(server: Flask, assistant: Assistant, offer: Offer | None) -> None:
     if offer is None:
         server.add_url_rule(MCP_PATH, "assistant", _missing, methods=["GET", "POST"])
         return
-    answers = offer.open(assistant)
+    # At the first question: the SDK takes 28 MB of memory, of every app that nobody asks too.
+    opened = cache(lambda: offer.open(assistant))
 
     def answer() -> Response:
         size = request.content_length or 0
         if size > REQUEST_BYTES_MAX:
             return plain_answer(f"cannot answer a request of {size} bytes: larger than {REQUEST_BYTES_MAX}", 413)
-        status, fields, body = answers.answer(MCP_PATH, dict(request.headers), request.get_data(cache=False))
+        status, fields, body = opened().answer(MCP_PATH, dict(request.headers), request.get_data(cache=False))
         return Response(body, status=status, headers=fields)
 
     server.add_url_rule(MCP_PATH, "assistant", answer, methods=["POST"])

@@ -130,7 +130,9 @@ def test_every_answer_has_units_time_coverage_and_marks_what_it_quotes(world: An
         assert answer["data_of"]["age_seconds"] == 40.0
         keys = {name.rpartition(".")[2] for name in answer["units"]}
         assert numbers(answer["data"]) <= keys
-        names = {one.workload for one in world[1].fleet.profiles(CLUSTER).workloads}
+        profiles = world[1].fleet.profiles(CLUSTER)
+        names = {name for one in profiles.workloads for name in (one.workload, one.namespace, *one.pods)}
+        names |= {card.node for card in profiles.cards}
         for path, _, text in texts({"data": answer["data"]}):
             assert path in answer["written_by_tenants"] or text not in names
 
