@@ -9,7 +9,7 @@ from typing import Any
 
 from dashboards.assistant.harmless import cleaned
 from dashboards.assistant.tool import CLUSTER, LIMIT, NAME, Found, Question, Tool, listed, rows
-from dashboards.view_models.rows import idle_nodes, price_per_week, unused_cards
+from dashboards.view_models.rows import idle_nodes, most_unused_first, price_per_week, unused_cards
 from dashboards.words.advice import profile_in_english, refusal_words, state_words
 from fleet.documents import document, iso
 from fleet.errors import Misconfigured
@@ -76,8 +76,7 @@ def _workloads(question: Question) -> Found:
         for profile in question.views.fleet.profiles(cluster).workloads
         if state in (None, profile.state.value) and namespace in (None, profile.namespace, cleaned(profile.namespace))
     ]
-    # What is not known is no waste: it comes last.
-    found.sort(key=lambda profile: (-(unused_cards(profile) or 0.0), profile.workload))
+    found.sort(key=most_unused_first)
     left = len(found) - question.limit
     return Found(
         cluster=cluster,
@@ -232,7 +231,8 @@ FLEET_TOOLS = (
     Tool(
         name="workloads",
         says="Workloads of a cluster, those first that leave most cards' worth of compute unused; `matching` counts "
-        "all that fit the filters. A workload whose compute is not known has unused_cards null and comes last.",
+        "all that fit the filters. Those in state unknown, and those whose compute is not known (unused_cards null), "
+        "come last.",
         answer=_workloads,
         parameters={"cluster": CLUSTER, "state": _STATE, "namespace": NAME, "limit": LIMIT},
         data={"matching": {"type": "integer"}, "workloads": listed("workload", "state", "cards", "unused_cards")},

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Sequence
 from datetime import datetime
 
 from dashboards.view_models.clusters import ClusterLine, fleet_totals
-from dashboards.view_models.rows import unused_cards
+from dashboards.view_models.rows import most_unused_first
 from dashboards.words.advice import finding_words, profile_in_english, profiles_in_english, refusal_words, state_words
 from fleet.documents import document, iso
 from fleet.errors import Misconfigured
@@ -33,7 +33,7 @@ def profiles_answer(profiles: Profiles, notes: Sequence[str] = ()) -> Answer:
     """What `workloads` prints, with further notes first below."""
     workloads = Listing.of(
         "Workloads",
-        sorted(profiles.workloads, key=lambda one: unused_cards(one) or 0.0, reverse=True),
+        sorted(profiles.workloads, key=most_unused_first),
         {
             "workload": lambda one: one.workload,
             "class": lambda one: one.workload_class.value,
