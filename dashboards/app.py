@@ -33,6 +33,8 @@ from dashboards.access.sign_in import (
 )
 from dashboards.address import Address, read_address
 from dashboards.api import routes as api
+from dashboards.assistant import route as assistant_route
+from dashboards.assistant.answers import Assistant
 from dashboards.pages import clusters as page_clusters
 from dashboards.pages import fleet as page_fleet
 from dashboards.pages import health as page_health
@@ -109,13 +111,19 @@ class Server(Protocol):
 
 
 def create_app(
-    views: Views, *, ways: Ways, hosts: Sequence[str] = LOOPBACK_NAMES, public_url: str | None = None
+    views: Views,
+    *,
+    ways: Ways,
+    hosts: Sequence[str] = LOOPBACK_NAMES,
+    public_url: str | None = None,
+    assistant: assistant_route.Offer | None = None,
 ) -> Dash:
     """The app over its ports.
 
     Args:
         hosts: names, without port, under which it may be asked for.
         public_url: address by which browsers come, where something in front of the app changes `Host`.
+        assistant: what answers assistants; None where their SDK is not installed.
     """
     # Dash asks every value of a page whether it is one of pandas' if that is loaded, and fails while it is half loaded.
     import_module("pandas")
@@ -154,6 +162,8 @@ def create_app(
     app.server.extensions[_KNOWN] = access.is_known
     compress(app.server)
     api.register(app.server, views, access)
+    further = () if assistant is None else assistant.tools
+    assistant_route.register(app.server, Assistant(views, access.who, further), assistant)
     app.layout = _layout
     _register_pages(app, views, access)
     _register_search(app, views)

@@ -122,11 +122,8 @@ def card_table(profiles: Profiles, prices: Prices) -> GridRows[CardProfile]:
 
 def workload_table(profiles: Profiles) -> GridRows[Profile]:
     """One row per workload, most unused compute first."""
-    unused = sorted(
-        profiles.workloads, key=lambda profile: len(profile.cards) * (1 - (profile.compute.p95 or 0.0)), reverse=True
-    )
     return GridRows(
-        unused,
+        sorted(profiles.workloads, key=most_unused_first),
         (
             GridColumn(field="workload", value=lambda profile: profile.workload),
             GridColumn(field="namespace", value=lambda profile: profile.namespace),
@@ -147,6 +144,18 @@ def workload_table(profiles: Profiles) -> GridRows[Profile]:
             GridColumn(field="confidence", value=lambda profile: profile.confidence, is_number=True),
         ),
     )
+
+
+def unused_cards(profile: Profile) -> float | None:
+    """Whole cards' worth of compute that a workload leaves unused at its p95; None where its compute is not known."""
+    used = profile.compute.p95
+    return None if used is None else round(len(profile.cards) * (1 - used), 4)
+
+
+def most_unused_first(profile: Profile) -> tuple[bool, float, str]:
+    """Key by which workloads are listed; those of which too little is known are no waste, and come last."""
+    unused = unused_cards(profile)
+    return profile.state is WorkloadState.UNKNOWN or unused is None, -(unused or 0.0), profile.workload
 
 
 def recommendation_rows(plan: Plan, stage: Stage | None, *, rows_max: int | None = None) -> list[Row]:

@@ -6,9 +6,9 @@ import difflib
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from datetime import datetime
-from decimal import Decimal
 
 from dashboards.view_models.clusters import ClusterLine, fleet_totals
+from dashboards.view_models.rows import most_unused_first
 from dashboards.words.advice import finding_words, profile_in_english, profiles_in_english, refusal_words, state_words
 from fleet.documents import document, iso
 from fleet.errors import Misconfigured
@@ -33,7 +33,7 @@ def profiles_answer(profiles: Profiles, notes: Sequence[str] = ()) -> Answer:
     """What `workloads` prints, with further notes first below."""
     workloads = Listing.of(
         "Workloads",
-        sorted(profiles.workloads, key=_waste, reverse=True),
+        sorted(profiles.workloads, key=most_unused_first),
         {
             "workload": lambda one: one.workload,
             "class": lambda one: one.workload_class.value,
@@ -224,8 +224,3 @@ def _saved_per_week(line: ClusterLine) -> str:
 
 def _bytes(count: int | None) -> str:
     return "unknown" if count is None else format_bytes_short(count)
-
-
-def _waste(profile: Profile) -> tuple[bool, Decimal]:
-    used = profile.compute.p95 if profile.compute.p95 is not None else 1.0
-    return profile.state is not WorkloadState.UNKNOWN, len(profile.cards) * (1 - Decimal(str(round(used, 4))))

@@ -14,6 +14,7 @@ from dashboards.access.roster import Roster
 from dashboards.access.sessions import Sessions
 from dashboards.access.sign_in import RETURN_PATH, SignIn, Ways
 from dashboards.app import LOOPBACK_NAMES, Server, create_app, open_server
+from dashboards.assistant.route import Offer
 from dashboards.queries import Views
 from fleet.addresses import host_and_port
 from fleet.errors import Misconfigured
@@ -25,11 +26,14 @@ if TYPE_CHECKING:
     from dashboards.usage_api.server import UsageServer
 
 
-def open_web_app(views: Views, settings: DashboardSettings, *, operator: str, port: int | None = None) -> Server:
+def open_web_app(
+    views: Views, settings: DashboardSettings, *, operator: str, assistant: Offer | None = None, port: int | None = None
+) -> Server:
     """The web app, listening; on `dashboard.port` unless a port is given.
 
     Args:
         operator: login name of the person who started the app; its only user where nobody else can reach it.
+        assistant: what answers assistants; None where their SDK is not installed.
         port: 0 picks a free one.
 
     Raises:
@@ -41,6 +45,7 @@ def open_web_app(views: Views, settings: DashboardSettings, *, operator: str, po
         ways=ways_in(settings, operator=operator),
         hosts=_names_of(settings),
         public_url=settings.public_url,
+        assistant=assistant,
     )
     _allow_many_sockets()
     return open_server(pages, host=settings.host, port=settings.port if port is None else port, tls=_tls(settings))

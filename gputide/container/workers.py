@@ -41,7 +41,7 @@ def open_workers(processes: int, setting: str) -> Iterator[Run]:
         yield map
         return
     # Forked ones would share the locks of this process's threads as they stand.
-    pool = ProcessPoolExecutor(processes, mp_context=get_context("spawn"), initializer=_begin)
+    pool = ProcessPoolExecutor(processes, mp_context=get_context("spawn"), initializer=end_with_parent)
     try:
         yield lambda do, jobs: _answers(pool, do, jobs, f"{setting}={processes}")
     finally:
@@ -60,13 +60,13 @@ def _answers(
         ) from exc
 
 
-def _begin() -> None:
+def end_with_parent() -> None:
     """In a new process: it ends at an interrupt without a word, and with who started it, even where that was killed."""
     signal.signal(signal.SIGINT, signal.SIG_DFL)
-    Thread(target=_end_with_parent, daemon=True).start()
+    Thread(target=_wait_for_parent, daemon=True).start()
 
 
-def _end_with_parent() -> None:
+def _wait_for_parent() -> None:
     parent = parent_process()
     if parent is not None:
         parent.join()

@@ -56,6 +56,11 @@ _RUN = (
     Verb(name="controller", summary="Apply and take back what the cluster's plans ask for."),
     Verb(name="admission", summary="Give new pods the card and the node of the plan."),
     Verb(name="relief", summary="Relieve cards that overload."),
+    Verb(
+        name="assistant",
+        summary="Let an assistant ask about a data folder, over the Model Context Protocol on stdio.",
+        needs_prices=True,
+    ),
     Verb(name="router", summary="Wake models on request and let those that rest sleep."),
     Verb(name="tide", summary="Scale services in at night and back by morning.", needs_prices=True),
 )

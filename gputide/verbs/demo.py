@@ -57,6 +57,7 @@ def _show_pages(session: Session, port: int | None) -> None:
     """Serve the pages until Ctrl-C, where what draws them is installed."""
     try:
         # The loop itself needs none of it.
+        from gputide.assistant import offer
         from gputide.container.access import open_web_app
         from gputide.verbs.serve import serve_until_stopped
     except ModuleNotFoundError as exc:
@@ -65,11 +66,11 @@ def _show_pages(session: Session, port: int | None) -> None:
     views = views_of(session, is_patient=False)
     settings = session.settings.dashboard
     try:
-        server = open_web_app(views, settings, operator=who(), port=port)
+        server = open_web_app(views, settings, operator=who(), assistant=offer(session), port=port)
     except Unavailable:
         if port is not None:
             raise
-        server = open_web_app(views, settings, operator=who(), port=0)
+        server = open_web_app(views, settings, operator=who(), assistant=offer(session), port=0)
     for cluster in views.fleet.clusters():
         views.fleet.profiles(cluster)
     serve_until_stopped(server, as_what="web page: ")

@@ -8,6 +8,7 @@ from typing import Annotated
 import typer
 
 from dashboards.app import Server
+from gputide.assistant import offer
 from gputide.container.access import open_web_app, usage_api
 from gputide.container.pages import views_of
 from gputide.container.warehouse import cluster_name
@@ -32,7 +33,8 @@ def serve(
         if served is not None:
             host, bound = served.address
             typer.echo(f"answering the Kubernetes API server on https://{host}:{bound}", err=True)
-        serve_until_stopped(open_web_app(views, settings.dashboard, operator=who(), port=port))
+        app = open_web_app(views, settings.dashboard, operator=who(), assistant=offer(session), port=port)
+        serve_until_stopped(app)
 
 
 def serve_until_stopped(server: Server, *, as_what: str = "") -> None:

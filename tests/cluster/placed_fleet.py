@@ -81,12 +81,8 @@ class Operator:
         """The data folder."""
         return self.ground.folder / f"data-{self.namespace}"
 
-    def call(self, *verb: str, kubeconfig: Path, fine: Sequence[int] = (0,)) -> Said:
-        """Call a verb and wait for its end.
-
-        Raises:
-            AssertionError: it ends with a status that is not fine.
-        """
+    def flags(self, kubeconfig: Path) -> list[str]:
+        """Options before a verb by which it finds the cluster."""
         chosen = {
             "enforcer.cluster": "kubernetes", "enforcer.kubeconfig": kubeconfig,
             "enforcer.backend": self.ground.played.name,
@@ -98,8 +94,15 @@ class Operator:
             # A week is all that is known of these fleets.
             "recommender.reclaim_confidence_min": 0,
         }  # fmt: skip
-        flags = [flag for name, value in chosen.items() for flag in ("--set", f"{name}={value}")]
-        said = self.ground.program(self.data, "--quiet", *flags, *verb)
+        return [flag for name, value in chosen.items() for flag in ("--set", f"{name}={value}")]
+
+    def call(self, *verb: str, kubeconfig: Path, fine: Sequence[int] = (0,)) -> Said:
+        """Call a verb and wait for its end.
+
+        Raises:
+            AssertionError: it ends with a status that is not fine.
+        """
+        said = self.ground.program(self.data, "--quiet", *self.flags(kubeconfig), *verb)
         if said.status not in fine:
             raise AssertionError(f"{' '.join(verb)} ended with {said.status}: {said.err.strip()[-600:]}")
         return said

@@ -5,8 +5,8 @@ from __future__ import annotations
 import subprocess
 import sys
 
-EXTRAS = ("aiohttp", "authlib", "dash", "dash_ag_grid", "fastjsonschema", "flask", "h2", "kafka", "pg8000", "plotly",
-          "pyhive", "pyiceberg", "pynvml", "sqlalchemy", "typst")  # fmt: skip
+EXTRAS = ("aiohttp", "authlib", "dash", "dash_ag_grid", "fastjsonschema", "flask", "h2", "kafka", "mcp", "pg8000",
+          "plotly", "pyhive", "pyiceberg", "pynvml", "sqlalchemy", "typst")  # fmt: skip
 WITHOUT = f"import sys; sys.modules.update(dict.fromkeys({EXTRAS!r}))"
 
 
@@ -30,3 +30,11 @@ def test_verb_of_the_pages_says_what_it_lacks() -> None:
     assert found.returncode == 2
     assert found.stderr.count("\n") == 1
     assert "cannot run `gputide serve` without dash: pip install 'gputide[all]' brings it" in found.stderr
+
+
+def test_verb_of_the_assistant_says_what_it_lacks() -> None:
+    program = "import sys; from gputide.cli import main; sys.argv = ['gputide', 'run', 'assistant']; main()"
+    found = without_extras(program)
+    assert found.returncode == 2
+    assert found.stderr.endswith("cannot answer an assistant without mcp: pip install 'gputide[assistant]' brings it\n")
+    assert found.stderr.count("\n") == 1

@@ -21,6 +21,7 @@ from gputide.options import answering
 from gputide.output import Answer, Listing
 from gputide.scanning.remembered import as_scanned
 from gputide.session import Session
+from recommender.backtest import BacktestReport
 from recommender.backtest import backtest as run_backtest
 from recommender.judged_folds import BacktestScore
 
@@ -39,19 +40,7 @@ def backtest(
     ] = None,
 ) -> Answer:
     """Judge what plans would have saved and harmed, beside naive rules: per preset, on days they had not seen."""
-    session, _ = as_scanned(session, None)
-    folder, now = session.folder(), session.now()
-    history = load_judged(session)
-    is_own = own_cluster(folder, session.settings) in (None, history.inventory.cluster)
-    report = run_backtest(
-        history,
-        train_days=train_days,
-        test_days=test_days,
-        settings=session.settings,
-        capability=measured_capability(folder, session.settings, now, is_own=is_own),
-        folds=folds,
-        relief=relief_counted_on(folder, session.settings, now),
-    )
+    report = judged(session, train_days=train_days, test_days=test_days, folds=folds)
     by_rule: dict[str, list[BacktestScore]] = defaultdict(list)
     for score in report.scores:
         by_rule[score.rule].append(score)
@@ -77,6 +66,27 @@ def backtest(
     if picture is not None:
         _draw(by_rule, f"{folds} folds of {train_days} + {test_days} days, means over the folds", picture)
     return answer
+
+
+def judged(session: Session, *, train_days: int, test_days: int, folds: int) -> BacktestReport:
+    """What plans made on earlier days would have saved and harmed on the days that followed, beside naive rules.
+
+    Raises:
+        NotEnoughData: the history is too short for so many days.
+    """
+    session, _ = as_scanned(session, None)
+    folder, now = session.folder(), session.now()
+    history = load_judged(session)
+    is_own = own_cluster(folder, session.settings) in (None, history.inventory.cluster)
+    return run_backtest(
+        history,
+        train_days=train_days,
+        test_days=test_days,
+        settings=session.settings,
+        capability=measured_capability(folder, session.settings, now, is_own=is_own),
+        folds=folds,
+        relief=relief_counted_on(folder, session.settings, now),
+    )
 
 
 def _draw(by_rule: Mapping[str, Sequence[BacktestScore]], caption: str, picture: Path) -> None:

@@ -75,10 +75,11 @@ def make(
 ) -> Answer:
     """Make a plan: what to reclaim, slice and put together, what that saves, what it may harm, and what was refused."""
     session = session.with_overrides([f"risk.preset={risk}"] if risk is not None else [])
-    session, as_planned = as_scanned(session, cluster)
-    planner = _Planner(scope=PlanScope(only=only, namespace=namespace, moves_max=max_moves), cluster=cluster)
+    scope = PlanScope(only=only, namespace=namespace, moves_max=max_moves)
     if what_if:
-        return _what_if(session, planner, what_if, as_planned)
+        return supposed(session, what_if, scope, cluster)
+    session, as_planned = as_scanned(session, cluster)
+    planner = _Planner(scope=scope, cluster=cluster)
     found = load_planned(session, cluster)
     folder = session.folder()
     since = silent_since(warehouse(folder, session.settings), session.settings, found.profiles.cluster, session.now())
@@ -162,8 +163,14 @@ def _version(session: Session) -> str | None:
         return None
 
 
-def _what_if(session: Session, planner: _Planner, texts: Sequence[str], as_planned: Sequence[str]) -> Answer:
-    """The plan as things are and the one that would follow, of one moment; keeps neither."""
+def supposed(session: Session, texts: Sequence[str], scope: PlanScope, cluster: str | None) -> Answer:
+    """The plan as things are and the one that would follow from assumptions, of one moment; keeps neither.
+
+    Raises:
+        Misconfigured: an assumption is none (`gputide.answers.what_if`).
+    """
+    session, as_planned = as_scanned(session, cluster)
+    planner = _Planner(scope=scope, cluster=cluster)
     session = replace(session, now_override=session.now())
     assumed = assumptions(texts, lambda: load_inventory(session, planner.cluster))
     other = session.with_overrides(assumed.settings)
@@ -171,11 +178,11 @@ def _what_if(session: Session, planner: _Planner, texts: Sequence[str], as_plann
     if not assumed.changes:
         found = load_planned(session, planner.cluster)
         is_same = is_read_alike and other.settings.analyzer == session.settings.analyzer
-        (present, unread), (supposed, _) = (
+        (present, unread), (other_side, _) = (
             _side(asked, planner, one)
             for asked, one in ((session, found), (other, found if is_same else load_planned(other, planner.cluster)))
         )
-        return what_if_answer(assumed, present, supposed, None, notes=(*as_planned, *unread))
+        return what_if_answer(assumed, present, other_side, None, notes=(*as_planned, *unread))
     # Other cards change what every step shows, so all of them are read.
     history, unread = _all_steps(session, planner)
     hypothesis = on_other_cards(
@@ -184,14 +191,14 @@ def _what_if(session: Session, planner: _Planner, texts: Sequence[str], as_plann
         headroom_ratio=other.settings.recommender.framebuffer_headroom_ratio,
         video_ratio_max=other.settings.analyzer.idle_ratio_max,
     )
-    supposed, present = (
+    other_side, present = (
         planner.side(asked, for_plan(one), profiled(one, asked.settings, asked.now()), cards)
         for asked, one, cards in (
             (other, hypothesis.history, hypothesis.cards),
             (session, history, history.inventory.cards),
         )
     )
-    return what_if_answer(assumed, present, supposed, hypothesis, notes=(*as_planned, *unread))
+    return what_if_answer(assumed, present, other_side, hypothesis, notes=(*as_planned, *unread))
 
 
 def _all_steps(session: Session, planner: _Planner) -> tuple[History, tuple[str, ...]]:
