@@ -1,6 +1,6 @@
 """What each container holds of a card now, and what it used of it lately.
 
-Made by `dashboards.stored.slice_uses`; shown by the API that the Kubernetes API server aggregates.
+Made by `dashboards.stored.fleet`; shown by the API that the Kubernetes API server aggregates.
 """
 
 from __future__ import annotations

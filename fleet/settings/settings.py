@@ -119,7 +119,7 @@ class RiskSettings(Section):
 
     counts_on_relief: bool = False
     """Whether plans are as dense as `gputide run relief` can hold by its rules, played on the cluster's own past: more
-    cards come free, and relief must run for as long as the plan stands."""
+    cards are freed, and relief must run for as long as the plan stands."""
     relief_moves_max: Annotated[float, Field(ge=0.0, le=10.0)] = 0.1
     """Most moves per pod and day that relief may be expected to make under a plan that counts on it."""
 

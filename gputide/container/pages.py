@@ -11,11 +11,10 @@ from functools import partial
 from dashboards.queries import Views
 from dashboards.stored.arrivals import StoredFlow, WarehouseSightings, newest_windows
 from dashboards.stored.changes import StoredFreezes, StoredOutcomes, StoredRelief, change_events
-from dashboards.stored.fleet import Analysed, WarehouseFleet
+from dashboards.stored.fleet import Analysed, StoredSlices, WarehouseFleet
 from dashboards.stored.money import StoredMoney
 from dashboards.stored.node_modes import LiveNodeModes
 from dashboards.stored.plans import BackgroundRollouts, StoredPlans
-from dashboards.stored.slice_uses import StoredSlices
 from dashboards.stored.workload_series import CELLS_MAX, DRAWN, DRAWN_PEAKS, WorkloadSeries
 from enforcer.preview import StagePreview
 from enforcer.record.plan_cache import PlanCache
