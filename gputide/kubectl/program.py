@@ -36,12 +36,13 @@ KUBECTL_VERBS = (
     Verb(name="undo", summary="Restore what a plan changed; a dry run unless --yes.", panel=_CHANGING),
     Verb(name="freeze", summary="Stop every change in this cluster at once, or lift that.", panel=_CHANGING),
 )
+_OF_VERBS = {"--namespace": True, "-n": True, "--all-namespaces": False, "-A": False}
 _NAMES_A_PLAN = frozenset({"approve", "apply", "abort", "undo"})
 
 
 app = typer.Typer(
     name="kubectl gputide",
-    cls=program_class(KUBECTL_VERBS, program="kubectl gputide", package="gputide.kubectl.verbs"),
+    cls=program_class(KUBECTL_VERBS, program="kubectl gputide", package="gputide.kubectl.verbs", of_verbs=_OF_VERBS),
     no_args_is_help=True,
     pretty_exceptions_enable=False,
     rich_markup_mode=None,

@@ -9,6 +9,7 @@ import typer
 from fleet.errors import Refused
 from fleet.units import format_plan_id
 from gputide.kubectl.sessions import cluster_objects
+from gputide.output import printable
 from gputide.session import session_of
 
 app = typer.Typer()
@@ -28,7 +29,7 @@ def watch(
         for head in objects.following(name):
             line = _line(head)
             if line != said:
-                typer.echo(line)
+                typer.echo(printable(line))
                 said = line
             if failed := _condition(head, "Failed"):
                 raise Refused(f"plan {format_plan_id(head['spec']['plan'])} was taken back: {failed}")
