@@ -114,12 +114,17 @@ def cluster_objects(session: Session) -> Iterator[ClusterObjects]:
     """What reads objects of the session's cluster.
 
     Raises:
-        Misconfigured: there is no way into it.
+        Misconfigured: there is no way into it; or in the block, an object lacks what we know it by.
     """
     enforcer = session.settings.enforcer
     objects = ClusterObjects(enforcer.kubeconfig, enforcer.kubeconfig_context)
     try:
         yield objects
+    except KeyError as exc:
+        raise Misconfigured(
+            f"cannot read what the cluster serves: it says no {exc}; this program and the cluster's gputide are of "
+            "different versions"
+        ) from exc
     finally:
         objects.close()
 
