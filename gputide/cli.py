@@ -38,7 +38,7 @@ from gputide.session import Session, assigned, default_data_path
 from gputide.verbs import VERBS, Verb, nearest_verb, needs_prices
 
 _CLUSTER = "--cluster"
-_OF_VERBS = {name: True for name in ("--format", "-f", "--output", "-o", _CLUSTER)}
+_OF_VERBS = dict.fromkeys(("--format", "-f", "--output", "-o", _CLUSTER), True)
 """Options of verbs that may stand before the verb, and whether they take a value."""
 
 

@@ -125,7 +125,9 @@ class WorkloadSeries:
         seen, starts = seen[places], np.zeros(1, np.int64)
         # A day of four weeks: the rest of a plane is not touched. A step is never cut.
         first = max(0, grid.steps - max(1, int(hours * 3600 / grid.step_seconds)))
-        latest = {name: grid.mean[name][:, first:] for name in (*DRAWN_PEAKS, Measure.FRAMEBUFFER_USED) if name in grid.mean}
+        latest = {
+            name: grid.mean[name][:, first:] for name in (*DRAWN_PEAKS, Measure.FRAMEBUFFER_USED) if name in grid.mean
+        }
         peaks = {name: grid.peak[name][:, first:] for name in DRAWN_PEAKS if name in grid.peak}
         found[places, 0] = _of(latest, DRAWN_PEAKS, seen, starts, is_peak=False)[:, 0]
         found[places, 1] = _of(peaks, DRAWN_PEAKS, seen, starts, is_peak=True)[:, 0]

@@ -199,7 +199,11 @@ def test_rows_have_of_their_objects_what_is_asked_for(ask: Asker, included: str)
 @pytest.mark.parametrize(
     ("fault", "status", "said"),
     [
-        (Misconfigured("cannot choose: data came of secret-cluster; see /secrets/x"), 503, "the log of `gputide serve`"),
+        (
+            Misconfigured("cannot choose: data came of secret-cluster; see /secrets/x"),
+            503,
+            "the log of `gputide serve`",
+        ),
         (NotEnoughData("nothing was collected yet"), 503, "nothing was collected yet"),
         (NotMadeYet("it is being made"), 503, "it is being made"),
     ],

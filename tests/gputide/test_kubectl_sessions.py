@@ -34,9 +34,7 @@ def written(path: Path, current: str) -> Path:
 
 
 def session(*assignments: str, kubeconfig: Path | None = None, context: str | None = None, **environ: str) -> Session:
-    return plugin_session(
-        kubeconfig=kubeconfig, context=context, config=None, assignments=assignments, environ=environ
-    )
+    return plugin_session(kubeconfig=kubeconfig, context=context, config=None, assignments=assignments, environ=environ)
 
 
 def test_named_kubeconfig_is_meant_in_a_pod_too(kubeconfig: Path, tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""`kubectl gputide watch` ends when nothing is due and says so when nobody acts; objects of other versions are named."""
+"""`kubectl gputide watch` ends when nothing is due, and says where nobody acts; other versions are named."""
 
 from __future__ import annotations
 
@@ -73,7 +73,9 @@ def test_wish_that_nobody_takes_up_is_named_once() -> None:
     assert len(found) == 2
 
 
-@pytest.mark.parametrize("words", [("top", "-n", "n"), ("top", "cards"), ("cost", "-A"), ("why", "p", "-n", "n"), ("plan",)])
+@pytest.mark.parametrize(
+    "words", [("top", "-n", "n"), ("top", "cards"), ("cost", "-A"), ("why", "p", "-n", "n"), ("plan",)]
+)
 def test_object_of_another_version_is_named(tmp_path: Path, words: tuple[str, ...]) -> None:
     def script(heard: Heard, _: int) -> Told:
         bare = {"metadata": {"name": "p", "namespace": "n", "creationTimestamp": "2026-01-12T00:00:00Z"}}

@@ -30,4 +30,6 @@ def freeze(
             typer.echo("changes are allowed again" if was_frozen else "nothing was frozen")
         else:
             by = freezer.freeze()
-            typer.echo(f"every change in this cluster is stopped, by {printable(by)}; kubectl gputide freeze --lift ends it")
+            typer.echo(
+                f"every change in this cluster is stopped, by {printable(by)}; kubectl gputide freeze --lift ends it"
+            )
