@@ -118,6 +118,8 @@ _FIRST_PROCESS = 1
 """Process id of what a container runs."""
 _WORDS = "gputide.words"
 """Key of the verb's words in what a call keeps."""
+_HELP = "gputide.help"
+"""Key of whether it asks for help."""
 
 
 class _Group(TyperGroup):
@@ -192,6 +194,7 @@ class _Program(_Group):
         if not ctx.resilient_parsing:
             call = arranged(self, ctx, args)
             ctx.meta[_WORDS] = call.words
+            ctx.meta[_HELP] = not {"-h", "--help"}.isdisjoint(call.arguments)
             args = call.arguments
         with _in_plain_words():
             return super().parse_args(ctx, args)
@@ -199,6 +202,11 @@ class _Program(_Group):
     def invoke(self, ctx: Any) -> Any:
         with _in_plain_words():
             return super().invoke(ctx)
+
+
+def asks_for_help(context: typer.Context) -> bool:
+    """Whether a call wants to read about a verb, for which nothing has to be opened or asked."""
+    return bool(context.meta.get(_HELP))
 
 
 def program_class(

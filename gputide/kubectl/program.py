@@ -14,7 +14,7 @@ from typing import Annotated
 import typer
 
 from fleet.logs import LogFormat, set_up_logs
-from gputide.cli import program_class, run_program
+from gputide.cli import asks_for_help, program_class, run_program
 from gputide.kubectl.sessions import plugin_session, session_to_change
 from gputide.output import show_everything
 from gputide.verbs import Verb
@@ -82,6 +82,8 @@ def _program(
     show_everything(everything)
     if context.invoked_subcommand is None:
         typer.echo(context.get_help())
+        return
+    if asks_for_help(context):
         return
     session = plugin_session(
         kubeconfig=kubeconfig, context=context_name, config=config, assignments=setting or [], environ=os.environ

@@ -106,6 +106,8 @@ def test_kubectl_lists_what_pods_use_and_cost_without_a_plugin(
     assert len(shown.splitlines()) == len(pods) + 1
     for one in found[:5]:
         assert one["metadata"]["name"] in shown
+    by_name = kubectl(programs, control_plane.kubeconfig(), "get", "gpupods", "-A", "--sort-by=.metadata.name")
+    assert [line.split()[1] for line in by_name.splitlines()[1:]] == sorted(name for _, name in pods)
     cards = kubectl(programs, control_plane.kubeconfig(), "get", "gpucards", "-o", "json")
     assert {one["metadata"]["name"] for one in json.loads(cards)["items"]} == {one["card"] for one in known["cards"]}
 

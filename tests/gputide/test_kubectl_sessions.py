@@ -7,10 +7,11 @@ from pathlib import Path
 
 import pytest
 import typer
+from typer.testing import CliRunner
 
 from fleet.errors import Misconfigured
 from gputide.cli import arranged
-from gputide.kubectl.program import app
+from gputide.kubectl.program import KUBECTL_VERBS, app
 from gputide.kubectl.sessions import data_path, plugin_session
 from gputide.session import Session
 
@@ -80,3 +81,13 @@ def test_options_of_kubectl_may_stand_before_the_verb(given: str, meant: str) ->
     program = typer.main.get_command(app)
     found = arranged(program, typer.Context(program), given.split())  # type: ignore[arg-type]
     assert found.arguments == meant.split()
+
+
+@pytest.mark.parametrize("verb", [verb.name for verb in KUBECTL_VERBS])
+def test_help_of_a_verb_asks_no_cluster(tmp_path: Path, verb: str) -> None:
+    nowhere = ["--kubeconfig", str(tmp_path / "missing")]
+    said = CliRunner().invoke(app, [*nowhere, verb, "--help"])
+    assert said.exit_code == 0, said.exception
+    assert f"kubectl gputide {verb}" in said.output
+    # A freeze of the folder of copies would be said to stop every change, and stop nobody's but ours.
+    assert "--freeze" not in said.output
