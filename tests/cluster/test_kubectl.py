@@ -73,11 +73,22 @@ def served(
     command = [sys.executable, "-c", "from gputide.cli import main; main()", "--data-dir", str(data), *flags, "serve"]
     serving = subprocess.Popen(command, env={**os.environ, "PYTHONPATH": str(DOCS.parent)})
     try:
-        register(Api(control_plane.url, control_plane.ca, control_plane.kubeconfig()), port, own.file)
+        asker = Api(control_plane.url, control_plane.ca, control_plane.kubeconfig())
+        register(asker, port, own.file)
+        until(lambda: is_analysed(asker), seconds_max=120.0)
         yield Served(data=data, port=port, authority=own.file)
     finally:
         serving.terminate()
         serving.wait()
+
+
+def is_analysed(api: Api) -> bool:
+    try:
+        api.ask("GET", f"{USAGE}/gpupods")
+    except urllib.error.HTTPError as exc:
+        assert exc.code == 503, exc
+        return False
+    return True
 
 
 @pytest.fixture
