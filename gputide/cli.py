@@ -16,7 +16,7 @@ import signal
 import sys
 import traceback
 from collections import deque
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from importlib import import_module
@@ -33,13 +33,13 @@ from fleet.logs import LogFormat, set_up_logs
 from fleet.settings.price_book import with_price_book
 from fleet.settings.settings import load_settings
 from fleet.units import parse_time
-from gputide.output import show_everything
+from gputide.output import printable, show_everything
 from gputide.session import Session, assigned, default_data_path
 from gputide.verbs import VERBS, Verb, nearest_verb, needs_prices
 
 _CLUSTER = "--cluster"
-_OF_VERBS = frozenset({"--format", "-f", "--output", "-o", _CLUSTER})
-"""Options of verbs that may stand before the verb; each takes one value."""
+_OF_VERBS = dict.fromkeys(("--format", "-f", "--output", "-o", _CLUSTER), True)
+"""Options of verbs that may stand before the verb, and whether they take a value."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -67,6 +67,7 @@ def arranged(program: TyperGroup, context: Any, arguments: Sequence[str]) -> Arr
     words: list[str] = []
     verb_ends = 0
     command: Any = program
+    of_verbs = getattr(program, "of_verbs", _OF_VERBS)
     left = deque(arguments)
     while left:
         text = left.popleft()
@@ -83,11 +84,11 @@ def arranged(program: TyperGroup, context: Any, arguments: Sequence[str]) -> Arr
         name = text.partition("=")[0] if text.startswith("--") else text[:2]
         own = None if command is program else _option(command, context, name)
         of_program = _option(program, context, name)
-        has_value = name in _OF_VERBS if own is None and of_program is None else _takes_value(own or of_program)
+        has_value = of_verbs.get(name, False) if own is None and of_program is None else _takes_value(own or of_program)
         whole = [text, left.popleft()] if has_value and text == name and left else [text]
         if own is None and of_program is not None:
             ahead += whole
-        elif own is None and name in _OF_VERBS:
+        elif own is None and name in of_verbs:
             postponed.append(whole)
         else:
             behind += whole
@@ -117,6 +118,8 @@ _FIRST_PROCESS = 1
 """Process id of what a container runs."""
 _WORDS = "gputide.words"
 """Key of the verb's words in what a call keeps."""
+_HELP = "gputide.help"
+"""Key of whether it asks for help."""
 
 
 class _Group(TyperGroup):
@@ -126,6 +129,7 @@ class _Group(TyperGroup):
     words: tuple[str, ...] = ()
     program = "gputide"
     package = "gputide.verbs"
+    of_verbs: Mapping[str, bool] = _OF_VERBS
     _lists_only = False
 
     def shell_complete(self, ctx: Any, incomplete: str) -> Any:
@@ -190,6 +194,7 @@ class _Program(_Group):
         if not ctx.resilient_parsing:
             call = arranged(self, ctx, args)
             ctx.meta[_WORDS] = call.words
+            ctx.meta[_HELP] = not {"-h", "--help"}.isdisjoint(call.arguments)
             args = call.arguments
         with _in_plain_words():
             return super().parse_args(ctx, args)
@@ -199,15 +204,24 @@ class _Program(_Group):
             return super().invoke(ctx)
 
 
-def program_class(verbs: Sequence[Verb], *, program: str, package: str) -> type[TyperGroup]:
+def asks_for_help(context: typer.Context) -> bool:
+    """Whether a call wants to read about a verb, for which nothing has to be opened or asked."""
+    return bool(context.meta.get(_HELP))
+
+
+def program_class(
+    verbs: Sequence[Verb], *, program: str, package: str, of_verbs: Mapping[str, bool]
+) -> type[TyperGroup]:
     """What Typer makes a program of whose options may stand anywhere.
 
     Args:
         verbs: in the order of help.
         program: how the program is called.
         package: where the modules of its verbs lie.
+        of_verbs: further options of verbs that may stand before the verb, and whether they take a value.
     """
-    return type("_Program", (_Program,), {"verbs": tuple(verbs), "program": program, "package": package})
+    known = {"verbs": tuple(verbs), "program": program, "package": package, "of_verbs": {**_OF_VERBS, **of_verbs}}
+    return type("_Program", (_Program,), known)
 
 
 @contextmanager
@@ -297,7 +311,7 @@ def run_program(program: typer.Typer) -> None:
         # Typer's own call would replace the hook above, and a bug would end with status 1.
         typer.main.get_command(program)()
     except GputideError as exc:
-        typer.echo(f"gputide: {exc}", err=True)
+        typer.echo(f"gputide: {printable(str(exc))}", err=True)
         sys.exit(exc.exit_status)
 
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import io
 import json
+import re
 import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextvars import ContextVar
@@ -33,6 +34,8 @@ _CELL_CHARS_MAX = 48
 """Characters of one cell, unless everything is shown."""
 _LAST_CHARS_MIN = 16
 _BORDER_CHARS = 3
+_OBEYED = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069]")
+"""Control characters without tab and line feed, and marks that turn the direction of text."""
 _REST = "--all or -o FILE shows the rest"
 _shows_everything: ContextVar[bool] = ContextVar("shows_everything", default=False)
 Form = TypeVar("Form", bound=StrEnum)
@@ -113,6 +116,11 @@ class Answer:
     status: int = EXIT_FINE
 
 
+def printable(text: str) -> str:
+    """A text without what a terminal would obey: names come from tenants, and messages from whoever writes objects."""
+    return _OBEYED.sub("\N{REPLACEMENT CHARACTER}", text)
+
+
 def form_for(target: Path | None, given: Form | None, endings: Mapping[str, tuple[Form, ...]]) -> Form | None:
     """The format of an output file, by its ending unless one was given; None where neither says it.
 
@@ -171,7 +179,7 @@ def _table(answer: Answer, target: Path | None) -> str:
     width = None if is_terminal else 160
     console = Console(file=stream, force_terminal=is_terminal, width=width, highlight=False)
     for line in answer.headline:
-        console.print(Text(line))
+        console.print(_text(line))
     shown = [one for one in answer.listings if is_whole or not one.is_said]
     listings = [one for one in shown if len(one.columns) > 1]
     # Beside others a table without rows says nothing.
@@ -180,26 +188,30 @@ def _table(answer: Answer, target: Path | None) -> str:
     plain = [[f"{one.title}: {row[0]}" for row in one.rows] for one in shown if len(one.columns) == 1]
     for listing in listings:
         rows = listing.rows if is_whole or listing.is_whole else listing.rows[:TABLE_ROWS_MAX]
-        table = Table(title=Text(listing.title), title_justify="left", caption=Text(listing.caption) or None)
+        table = Table(title=Text(listing.title), title_justify="left", caption=_text(listing.caption) or None)
         for place, column in enumerate(listing.columns):
             is_number = all(not isinstance(row[place], str) for row in listing.rows)
             table.add_column(Text(column), justify="right" if is_number else "left", overflow="fold")
         cells = [[_cell(value) for value in row] for row in rows]
         for row in cells if is_whole else _shortened(cells, listing.columns, console.width):
             # Names come from tenants: Text keeps markup in them from being obeyed.
-            table.add_row(*map(Text, row))
+            table.add_row(*map(_text, row))
         console.print(table)
         if len(rows) < len(listing.rows):
             console.print(f"{len(rows)} of {len(listing.rows):,}; {_REST}")
     for text, wraps in (*((one, is_whole) for one in (*plain, *answer.texts)), (answer.warnings, True)):
         lines = text if is_whole else text[:_LINES_MAX]
         for line in lines:
-            console.print(Text(line), no_wrap=not wraps, overflow="fold" if wraps else "ellipsis")
+            console.print(_text(line), no_wrap=not wraps, overflow="fold" if wraps else "ellipsis")
         if len(lines) < len(text):
             console.print(f"… {len(text) - len(lines):,} more lines; {_REST}")
     for line in answer.footnotes:
-        console.print(Text(line))
+        console.print(_text(line))
     return stream.getvalue()
+
+
+def _text(line: str) -> Text:
+    return Text(printable(line))
 
 
 def _json(answer: Answer, _: Path | None) -> bytes:

@@ -120,13 +120,18 @@ class WorkloadSeries:
         rows = [row_of.get((one.namespace, one.pod, one.container, one.card), -1) for one in grants]
         seen = np.array(rows, np.int64)
         places = np.flatnonzero(seen >= 0)
-        starts = np.array([max(0, grid.steps - int(hours * 3600 / grid.step_seconds))][: grid.steps], np.int64)
-        if not len(places) or not len(starts):
+        if not len(places) or not grid.steps:
             return found
-        seen = seen[places]
-        found[places, 0] = _of(grid.mean, DRAWN_PEAKS, seen, starts, is_peak=False)[:, 0]
-        found[places, 1] = _of(grid.peak, DRAWN_PEAKS, seen, starts, is_peak=True)[:, 0]
-        found[places, 2] = _of(grid.mean, (Measure.FRAMEBUFFER_USED,), seen, starts, is_peak=True)[:, 0]
+        seen, starts = seen[places], np.zeros(1, np.int64)
+        # A day of four weeks: the rest of a plane is not touched. A step is never cut.
+        first = max(0, grid.steps - max(1, int(hours * 3600 / grid.step_seconds)))
+        latest = {
+            name: grid.mean[name][:, first:] for name in (*DRAWN_PEAKS, Measure.FRAMEBUFFER_USED) if name in grid.mean
+        }
+        peaks = {name: grid.peak[name][:, first:] for name in DRAWN_PEAKS if name in grid.peak}
+        found[places, 0] = _of(latest, DRAWN_PEAKS, seen, starts, is_peak=False)[:, 0]
+        found[places, 1] = _of(peaks, DRAWN_PEAKS, seen, starts, is_peak=True)[:, 0]
+        found[places, 2] = _of(latest, (Measure.FRAMEBUFFER_USED,), seen, starts, is_peak=True)[:, 0]
         return found
 
 

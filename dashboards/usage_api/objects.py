@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
 from decimal import Decimal
+from enum import StrEnum
 from itertools import groupby
 from typing import Any
 
@@ -170,7 +171,15 @@ def listed(resource: Resource, items: Sequence[Object]) -> Object:
     return {"apiVersion": API_VERSION, "kind": f"{resource.kind}List", "metadata": {}, "items": items}
 
 
-def table(resource: Resource, items: Sequence[Object]) -> Object:
+class Included(StrEnum):
+    """What a row of a table has of its object, by the API's words: `kubectl get --sort-by` needs all of it."""
+
+    NONE = "None"
+    METADATA = "Metadata"
+    OBJECT = "Object"
+
+
+def table(resource: Resource, items: Sequence[Object], included: Included) -> Object:
     """The same as `kubectl get` prints it (kubernetes.io/docs/reference/using-api/api-concepts, Table)."""
     return {
         "apiVersion": "meta.k8s.io/v1",
@@ -183,15 +192,18 @@ def table(resource: Resource, items: Sequence[Object]) -> Object:
         "rows": [
             {
                 "cells": [cell(item) for _, _, cell in resource.columns],
-                "object": {
-                    "apiVersion": "meta.k8s.io/v1",
-                    "kind": "PartialObjectMetadata",
-                    "metadata": item["metadata"],
-                },
+                **_included(item, included),
             }
             for item in items
         ],
     }
+
+
+def _included(item: Object, included: Included) -> Object:
+    if included is Included.NONE:
+        return {}
+    part = {"apiVersion": "meta.k8s.io/v1", "kind": "PartialObjectMetadata", "metadata": item["metadata"]}
+    return {"object": item if included is Included.OBJECT else part}
 
 
 def _head(kind: str, name: str, namespace: str | None = None) -> Object:

@@ -20,13 +20,14 @@ from urllib.parse import parse_qsl, unquote
 
 from dashboards.access.people import Person, Right, Role
 from dashboards.access.scoped import scoped_views
-from dashboards.queries import PlanEntry, Views
+from dashboards.queries import NotMadeYet, PlanEntry, Views
 from dashboards.usage_api.names import ADVICE_NAME, API_VERSION, GROUP, VERSION, Object
 from dashboards.usage_api.objects import (
     CARDS,
     COSTS,
     PODS,
     RESOURCES,
+    Included,
     Resource,
     advice_object,
     card_objects,
@@ -37,6 +38,7 @@ from dashboards.usage_api.objects import (
 )
 from dashboards.view_models.made_once import MADE
 from fleet.errors import GputideError, NotEnoughData, Refused
+from fleet.logs import logger
 from wire.http_connection import RETRY_AFTER_SECONDS, ServerLimits
 from wire.http_head import Refusal
 from wire.http_server import Exchange, HttpServer, TlsContexts, listen
@@ -53,6 +55,11 @@ _IGNORED = frozenset({"limit", "pretty", "timeout", "timeoutseconds", "resourcev
 _FIELDS_MAX = 32
 _NOBODY = Person(name="", rights=())
 _JSON = "application/json"
+_log = logger("dashboards.usage_api")
+
+
+class _Absent(Exception):
+    """There is nothing at a path. That too little is known yet is another thing: kinds are served nevertheless."""
 
 
 class UsageApi:
@@ -83,12 +90,17 @@ class UsageApi:
             found = self._found(path, head.query, head.fields)
         except Refused as exc:
             self._send(exchange, HTTPStatus.BAD_REQUEST, _status(HTTPStatus.BAD_REQUEST, "BadRequest", str(exc)))
-        except NotEnoughData as exc:
+        except _Absent as exc:
             self._send(exchange, HTTPStatus.NOT_FOUND, _status(HTTPStatus.NOT_FOUND, "NotFound", str(exc)))
         except GputideError as exc:
+            said = str(exc)
+            if not isinstance(exc, NotMadeYet | NotEnoughData):
+                # It may name files, and other clusters.
+                _log.warning("the API server could not be answered", reason=said)
+                said = "cannot answer now: the log of `gputide serve` says why"
             unavailable = HTTPStatus.SERVICE_UNAVAILABLE
             later = (("Retry-After", str(RETRY_AFTER_SECONDS)),)
-            self._send(exchange, unavailable, _status(unavailable, "ServiceUnavailable", str(exc)), later)
+            self._send(exchange, unavailable, _status(unavailable, "ServiceUnavailable", said), later)
         else:
             self._send(exchange, HTTPStatus.OK, found)
 
@@ -106,28 +118,29 @@ class UsageApi:
         )
         resource = next((one for one in RESOURCES if one.name == plural), None)
         if resource is None or (namespace is not None and not resource.is_namespaced):
-            raise NotEnoughData(f"there is nothing at {path[:200]}")
+            raise _Absent(f"there is nothing at {path[:200]}")
         if below is not None and (below != ADVICE_NAME or resource is not PODS):
-            raise NotEnoughData(f"{resource.name} have no {below}")
+            raise _Absent(f"{resource.name} have no {below}")
         if name is not None and resource.is_namespaced and namespace is None:
-            raise NotEnoughData(f"{resource.name} are of a namespace")
-        _check_query(query)
+            raise _Absent(f"{resource.name} are of a namespace")
+        included = _included(query)
         self._who.set(
             Person(
                 name=fields[_USER],
                 rights=(Right(role=Role.VIEWER, namespaces=None if namespace is None else frozenset({namespace})),),
             )
         )
+        wants_table = _TABLE in fields.get("accept", "").lower()
         cluster = self._cluster()
         items = self._items(resource, cluster, namespace)
         if name is None:
-            return (table if _TABLE in fields.get("accept", "").lower() else listed)(resource, items)
+            return table(resource, items, included) if wants_table else listed(resource, items)
         item = next((one for one in items if one["metadata"]["name"] == name), None)
         if item is None:
-            raise NotEnoughData(f'{resource.name}.{GROUP} "{name}" not found')
+            raise _Absent(f'{resource.name}.{GROUP} "{name}" not found')
         if below == ADVICE_NAME:
             return advice_object(item, self._views.fleet.profiles(cluster), self._newest_plan(cluster))
-        return table(resource, [item]) if _TABLE in fields.get("accept", "").lower() else item
+        return table(resource, [item], included) if wants_table else item
 
     def _items(self, resource: Resource, cluster: str, namespace: str | None) -> Sequence[Object]:
         views = self._views
@@ -182,16 +195,20 @@ class UsageServer:
         self._thread.join()
 
 
-def _check_query(query: str) -> None:
-    """Refuse what would need another answer than the whole list.
+def _included(query: str) -> Included:
+    """What rows of a table have of their objects; parameters that would need another answer are refused.
 
     Raises:
-        Refused: a selector, or a watch.
+        Refused: a selector, a watch, or no such part of an object.
     """
+    included = Included.METADATA
     fields = parse_qsl(query) if query.count("&") < _FIELDS_MAX else [("more than", f"{_FIELDS_MAX} parameters")]
     for name, value in fields:
-        if name.lower() not in _IGNORED and value not in ("", "false", "0"):
+        if name == "includeObject" and value in tuple(Included):
+            included = Included(value)
+        elif name.lower() not in _IGNORED and value not in ("", "false", "0"):
             raise Refused(f"cannot answer {name[:40]}={value[:100]!r}: {GROUP} lists whole namespaces, or all")
+    return included
 
 
 def _common_name(certificate: Mapping[str, object] | None) -> str | None:

@@ -6,12 +6,14 @@ The guard looks for it before every batch. Who may make and delete the ConfigMap
 from __future__ import annotations
 
 from enforcer.safety.guard import FREEZE_NAMESPACE
-from fleet.errors import Refused
+from fleet.errors import Refused, Unavailable
 from fleet.units import format_time
-from wire.kubernetes.refusals import Conflict, Deed
+from wire.kubernetes.refusals import Conflict, Deed, Forbidden
 from wire.kubernetes.write import FIELD_MANAGER, Call, WritingApi
 
 _RESOURCE = "configmaps"
+_TRIES_MAX = 5
+_SOMEBODY = "somebody"
 _PATH = f"/api/v1/namespaces/{FREEZE_NAMESPACE}/{_RESOURCE}"
 
 
@@ -35,6 +37,7 @@ class ClusterFreezer:
 
         Raises:
             Refused: the namespace of gputide is not there, or the server will not take it.
+            Unavailable: somebody lifts it again and again.
         """
         by = self._api.user()
         body = {
@@ -44,16 +47,28 @@ class ClusterFreezer:
             "data": {"by": by, "at": format_time(self._api.now())},
         }
         deed = Deed(verb="create", resource=_RESOURCE, namespace=FREEZE_NAMESPACE, name=self._name)
+        call = Call(deed=deed, path=_PATH, method="POST", body=body, query={"fieldManager": FIELD_MANAGER})
+        for _ in range(_TRIES_MAX):
+            try:
+                made = self._api.send(call)
+            except Conflict:
+                holder = self._holder()
+                if holder is None:
+                    continue  # somebody lifted it just now
+                return holder
+            if made is None:
+                raise Refused(f"cannot freeze: the cluster has no namespace {FREEZE_NAMESPACE}")
+            return by
+        raise Unavailable(f"cannot freeze: {FREEZE_NAMESPACE}/{self._name} is lifted again and again; try once more")
+
+    def _holder(self) -> str | None:
+        """Who froze; None where nothing is frozen. Who may freeze and lift need not have the right to read."""
+        deed = Deed(verb="get", resource=_RESOURCE, namespace=FREEZE_NAMESPACE, name=self._name)
         try:
-            made = self._api.send(
-                Call(deed=deed, path=_PATH, method="POST", body=body, query={"fieldManager": FIELD_MANAGER})
-            )
-        except Conflict:
-            found = self._api.get(deed, f"{_PATH}/{self._name}") or {}
-            return str((found.get("data") or {}).get("by") or "somebody")
-        if made is None:
-            raise Refused(f"cannot freeze: the cluster has no namespace {FREEZE_NAMESPACE}")
-        return by
+            found = self._api.get(deed, f"{_PATH}/{self._name}")
+        except Forbidden:
+            return _SOMEBODY
+        return None if found is None else str((found.get("data") or {}).get("by") or _SOMEBODY)
 
     def lift(self) -> bool:
         """Let changes go on; whether anything was frozen."""

@@ -110,20 +110,17 @@ class ClusterObjects:
         raise Misconfigured(f"cannot use plan {name[:64]!r}: {what}; there are {known}")
 
     def following(self, name: str) -> Iterator[Object]:
-        """A plan again and again, as its status is written.
+        """A plan again and again, a second apart.
 
         Raises:
             NotEnoughData: it is gone.
         """
         deed = Deed(verb="get", resource=_PLANS.resource, name=name)
-        version = ""
         while True:
             found = self._api.get(deed, _PLANS.path(PLAN_VERSION, None, name))
             if found is None:
                 raise NotEnoughData(f"plan {name} is gone")
-            if found["metadata"]["resourceVersion"] != version:
-                version = found["metadata"]["resourceVersion"]
-                yield found
+            yield found
             time.sleep(_LOOK_SECONDS)
 
     def _usage(self, plural: str, namespace: str | None) -> list[Object]:
@@ -134,6 +131,6 @@ class ClusterObjects:
         if body is None:
             raise Unavailable(f"cannot {deed}: the cluster does not serve {GROUP}; {GUIDE} says how it comes to")
         items: Any = decoded(body, deed).get("items")
-        if not isinstance(items, list):
+        if not isinstance(items, list) or not all(isinstance(item, dict) for item in items):
             raise Misconfigured(f"cannot {deed}: what the cluster serves as {GROUP} is no list of gputide's")
         return items

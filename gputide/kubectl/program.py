@@ -14,7 +14,7 @@ from typing import Annotated
 import typer
 
 from fleet.logs import LogFormat, set_up_logs
-from gputide.cli import program_class, run_program
+from gputide.cli import asks_for_help, program_class, run_program
 from gputide.kubectl.sessions import plugin_session, session_to_change
 from gputide.output import show_everything
 from gputide.verbs import Verb
@@ -36,12 +36,13 @@ KUBECTL_VERBS = (
     Verb(name="undo", summary="Restore what a plan changed; a dry run unless --yes.", panel=_CHANGING),
     Verb(name="freeze", summary="Stop every change in this cluster at once, or lift that.", panel=_CHANGING),
 )
+_OF_VERBS = {"--namespace": True, "-n": True, "--all-namespaces": False, "-A": False}
 _NAMES_A_PLAN = frozenset({"approve", "apply", "abort", "undo"})
 
 
 app = typer.Typer(
     name="kubectl gputide",
-    cls=program_class(KUBECTL_VERBS, program="kubectl gputide", package="gputide.kubectl.verbs"),
+    cls=program_class(KUBECTL_VERBS, program="kubectl gputide", package="gputide.kubectl.verbs", of_verbs=_OF_VERBS),
     no_args_is_help=True,
     pretty_exceptions_enable=False,
     rich_markup_mode=None,
@@ -81,6 +82,8 @@ def _program(
     show_everything(everything)
     if context.invoked_subcommand is None:
         typer.echo(context.get_help())
+        return
+    if asks_for_help(context):
         return
     session = plugin_session(
         kubeconfig=kubeconfig, context=context_name, config=config, assignments=setting or [], environ=os.environ

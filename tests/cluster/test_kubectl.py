@@ -73,11 +73,23 @@ def served(
     command = [sys.executable, "-c", "from gputide.cli import main; main()", "--data-dir", str(data), *flags, "serve"]
     serving = subprocess.Popen(command, env={**os.environ, "PYTHONPATH": str(DOCS.parent)})
     try:
-        register(Api(control_plane.url, control_plane.ca, control_plane.kubeconfig()), port, own.file)
+        asker = Api(control_plane.url, control_plane.ca, control_plane.kubeconfig())
+        register(asker, port, own.file)
+        until(lambda: is_analysed(asker), seconds_max=120.0)
         yield Served(data=data, port=port, authority=own.file)
     finally:
         serving.terminate()
         serving.wait()
+
+
+def is_analysed(api: Api) -> bool:
+    try:
+        api.ask("GET", f"{USAGE}/gpupods")
+    except urllib.error.HTTPError as exc:
+        if exc.code != 503:
+            raise
+        return False
+    return True
 
 
 @pytest.fixture
@@ -106,6 +118,8 @@ def test_kubectl_lists_what_pods_use_and_cost_without_a_plugin(
     assert len(shown.splitlines()) == len(pods) + 1
     for one in found[:5]:
         assert one["metadata"]["name"] in shown
+    by_name = kubectl(programs, control_plane.kubeconfig(), "get", "gpupods", "-A", "--sort-by=.metadata.name")
+    assert [line.split()[1] for line in by_name.splitlines()[1:]] == sorted(name for _, name in pods)
     cards = kubectl(programs, control_plane.kubeconfig(), "get", "gpucards", "-o", "json")
     assert {one["metadata"]["name"] for one in json.loads(cards)["items"]} == {one["card"] for one in known["cards"]}
 

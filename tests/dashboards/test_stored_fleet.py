@@ -150,3 +150,30 @@ def test_peaks_survive_where_steps_are_folded() -> None:
         assert found is not None
         assert len(found.times) <= STEPS_MAX
         assert max(value for value in found.compute_max if value is not None) == pytest.approx(0.9)
+
+
+@pytest.mark.parametrize("step_seconds", [HISTORY.slices.step_seconds, 3600 * 24, 3600 * 48])
+def test_use_of_the_last_day_is_that_of_its_steps(step_seconds: int) -> None:
+    """A step that is longer than a day is the last day."""
+    grid = replace(HISTORY.slices, step_seconds=step_seconds)
+    series = replace(SERIES, grid=grid)
+    grants = [grant for found in SERIES.grants.values() for grant in found]
+    steps = max(1, 24 * 3600 // step_seconds)
+    keys = [(key.namespace, key.pod, key.container, key.card) for key in grid.keys]
+    found = series.lately(grants, 24)
+    judged = 0
+    for grant, (mean, peak, used) in zip(grants, found.tolist(), strict=True):
+        name = (grant.namespace, grant.pod, grant.container, grant.card)
+        if name not in keys:
+            assert np.isnan([mean, peak, used]).all()
+            continue
+        row = keys.index(name)
+        use = grid.mean[Measure.SM_ACTIVE][row, -steps:].astype(float)
+        if np.isnan(use).all():
+            continue
+        judged += 1
+        assert mean == pytest.approx(np.nanmean(use), rel=1e-5)
+        assert peak == pytest.approx(np.nanmax(grid.peak[Measure.SM_ACTIVE][row, -steps:]))
+        assert used == pytest.approx(np.nanmax(grid.mean[Measure.FRAMEBUFFER_USED][row, -steps:]))
+    assert judged
+    assert np.isnan(replace(SERIES, grid=replace(grid, steps=0)).lately(grants, 24)).all()

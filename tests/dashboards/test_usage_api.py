@@ -6,16 +6,19 @@ import http.client
 import json
 import ssl
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from dashboards.queries import NotMadeYet
 from dashboards.usage_api.names import API_VERSION
 from dashboards.usage_api.server import UsageApi, UsageServer
 from dashboards.view_models.slice_uses import price_ratios
+from fleet.errors import GputideError, Misconfigured, NotEnoughData
 from fleet.inventory import CardId, CardModelName, Grant, Priority
 from fleet.listener_files import ListenerFiles
 from fleet.units import GIB
@@ -61,15 +64,22 @@ def authority(tmp_path_factory: pytest.TempPathFactory) -> Authority:
 
 @pytest.fixture(scope="module")
 def ask(authority: Authority, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Asker]:
+    (cluster,) = make_views()[0].fleet.clusters()
+    with served(authority, tmp_path_factory.mktemp("proxies"), lambda: cluster) as asker:
+        yield asker
+
+
+@contextmanager
+def served(authority: Authority, folder: Path, cluster: Callable[[], str]) -> Iterator[Asker]:
+    """Serve a fleet in memory."""
     views, _ = make_views()
-    (cluster,) = views.fleet.clusters()
-    own, proxies = authority.pair("server"), Authority(tmp_path_factory.mktemp("proxies"), "front-proxy-ca")
+    own, proxies = authority.pair("server"), Authority(folder, "front-proxy-ca")
     files = ListenerFiles(
         section="usage_api", certificate_file=str(own.certificate), key_file=str(own.key),
         client_ca_file=str(proxies.file),
     )  # fmt: skip
     tls = ListenerContexts(files, needs_client=True, now_seconds=time.monotonic)
-    api = UsageApi(views, cluster=lambda: cluster, front_proxy_names=("front-proxy-client",))
+    api = UsageApi(views, cluster=cluster, front_proxy_names=("front-proxy-client",))
     with UsageServer(api, host="127.0.0.1", port=0, tls=tls.context) as server:
         asker = Asker(server.address[1], authority, proxies.pair("front-proxy-client"))
         asker.stranger = proxies.pair("kubelet")  # type: ignore[attr-defined]
@@ -171,3 +181,41 @@ def test_slices_of_a_card_pay_for_what_they_were_granted() -> None:
     found = [Decimal(str(ratio)) for ratio in price_ratios(grants, compute_ratio=0.5)]
     assert found == [Decimal("1.0"), Decimal("0.375"), Decimal("0.25")]
     assert price_ratios((), compute_ratio=0.5) == ()
+
+
+@pytest.mark.parametrize("included", ["None", "Metadata", "Object"])
+def test_rows_have_of_their_objects_what_is_asked_for(ask: Asker, included: str) -> None:
+    """`kubectl get --sort-by` asks for tables whose rows have the objects whole."""
+    every = ask(f"{ROOT}/gpucards")[1]["items"]
+    status, found = ask(f"{ROOT}/gpucards?limit=500&includeObject={included}", accept="application/json;as=Table")
+    assert status == 200, found
+    expected = {
+        "None": [None] * len(every), "Metadata": [one["metadata"] for one in every], "Object": every,
+    }  # fmt: skip
+    rows = [row.get("object") for row in found["rows"]]
+    assert [row["metadata"] if included == "Metadata" else row for row in rows] == expected[included]
+
+
+@pytest.mark.parametrize(
+    ("fault", "status", "said"),
+    [
+        (
+            Misconfigured("cannot choose: data came of secret-cluster; see /secrets/x"),
+            503,
+            "the log of `gputide serve`",
+        ),
+        (NotEnoughData("nothing was collected yet"), 503, "nothing was collected yet"),
+        (NotMadeYet("it is being made"), 503, "it is being made"),
+    ],
+)
+def test_what_cannot_be_answered_names_nothing_of_ours(
+    authority: Authority, tmp_path: Path, fault: GputideError, status: int, said: str
+) -> None:
+    def cluster() -> str:
+        raise fault
+
+    with served(authority, tmp_path, cluster) as asker:
+        found = asker(f"{ROOT}/namespaces/n/gpupods")
+        assert (found[0], found[1]["code"]) == (status, status)
+        assert said in found[1]["message"]
+        assert "secret" not in found[1]["message"]

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from dataclasses import fields
 from typing import Any
 
 import pytest
 
 from gputide.kubectl.answers import Order, advice_answer, cards_answer, costs_answer, plan_answer, pods_answer
+from gputide.output import Answer, Format, print_answer
 
 MEASURED = {"measuredSince": "2026-11-01T00:00:00Z", "measuredUntil": "2026-11-02T00:00:00Z", "currency": "USD"}
 
@@ -97,3 +99,17 @@ def test_stage_stands_as_its_status_says() -> None:
     assert "no price known" in answer.headline[1]
     assert names(answer, "state") == ["promoted", "proposed"]
     assert names(answer, "wanted") == ["yes", ""]
+
+
+def test_terminal_obeys_nothing_that_a_name_or_a_message_holds(capsys: pytest.CaptureFixture[str]) -> None:
+    hostile = "\x1b]0;owned\x07\x1b[2J\x9b31m\u202e"
+    answer = pods_answer([pod(f"a{hostile}", 0.1, state=hostile)], Order.NAME, namespace=f"n{hostile}")
+    said = {**vars_of(answer), "texts": ((hostile,),), "warnings": (hostile,), "footnotes": (hostile,)}
+    print_answer(Answer(**said), form=Format.TABLE, target=None)
+    shown = capsys.readouterr().out
+    assert "a\N{REPLACEMENT CHARACTER}]0;owned" in shown
+    assert not [sign for sign in shown if sign in "\x1b\x07\x9b\u202e"]
+
+
+def vars_of(answer: Answer) -> dict[str, Any]:
+    return {one.name: getattr(answer, one.name) for one in fields(answer)}

@@ -30,7 +30,7 @@ class Deed:
     """What was asked of the server, in the words of roles.
 
     Attributes:
-        verb: get, list, watch, create, update or patch.
+        verb: get, list, watch, create, update, patch or delete.
         resource: `deployments.apps`, `pods/eviction`.
         namespace: empty for none, or all.
         name: empty for a list.

@@ -7,6 +7,7 @@ from typing import Annotated
 import typer
 
 from gputide.container.cluster import open_kubernetes
+from gputide.output import printable
 from gputide.session import session_of
 
 app = typer.Typer()
@@ -29,4 +30,6 @@ def freeze(
             typer.echo("changes are allowed again" if was_frozen else "nothing was frozen")
         else:
             by = freezer.freeze()
-            typer.echo(f"every change in this cluster is stopped, by {by}; kubectl gputide freeze --lift ends it")
+            typer.echo(
+                f"every change in this cluster is stopped, by {printable(by)}; kubectl gputide freeze --lift ends it"
+            )

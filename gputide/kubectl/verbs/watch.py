@@ -2,16 +2,24 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any
+from collections.abc import Iterable, Iterator
+from typing import Annotated
 
 import typer
 
+from dashboards.usage_api.names import Object
 from fleet.errors import Refused
 from fleet.units import format_plan_id
 from gputide.kubectl.sessions import cluster_objects
+from gputide.output import printable
 from gputide.session import session_of
 
 app = typer.Typer()
+
+UNSEEN_LOOKS = 30
+"""Looks at a plan, a second apart, after which it is said that nobody does what is wanted."""
+_SETTLED = frozenset({"Applied", "NothingWanted"})
+"""Reasons of the condition `Applied` (`enforcer.record.plan_status`) when nothing is due."""
 
 
 @app.command(epilog="Example: kubectl gputide watch 7f3a")
@@ -22,21 +30,34 @@ def watch(
     ] = None,
 ) -> None:
     """Say each step of a plan that is being applied or taken back; ends once nothing is due any more."""
-    said = ""
     with cluster_objects(session_of(context)) as objects:
         name = str(objects.plan(identifier)["metadata"]["name"])
-        for head in objects.following(name):
-            line = _line(head)
-            if line != said:
-                typer.echo(line)
-                said = line
-            if failed := _condition(head, "Failed"):
-                raise Refused(f"plan {format_plan_id(head['spec']['plan'])} was taken back: {failed}")
-            if _is_settled(head):
-                return
+        for line in steps(objects.following(name)):
+            typer.echo(printable(line))
 
 
-def _line(head: dict[str, Any]) -> str:
+def steps(heads: Iterable[Object]) -> Iterator[str]:
+    """What is said of a plan that is looked at again and again, until nothing of it is due.
+
+    Raises:
+        Refused: a stage of what is wanted was taken back.
+    """
+    said, unseen = "", 0
+    for head in heads:
+        line = _line(head)
+        if line != said:
+            yield line
+            said = line
+        if failed := _condition(head, "Failed"):
+            raise Refused(f"plan {format_plan_id(head['spec']['plan'])} was taken back: {failed}")
+        if _is_settled(head):
+            return
+        unseen = 0 if _is_seen(head) else unseen + 1
+        if unseen == UNSEEN_LOOKS:
+            yield "nobody has taken up what is wanted: does a controller run (enforcer.controller of the chart)?"
+
+
+def _line(head: Object) -> str:
     status = head.get("status") or {}
     parts = (
         f"plan {format_plan_id(head['spec']['plan'])}: {status.get('state') or 'Proposed'}",
@@ -47,27 +68,34 @@ def _line(head: dict[str, Any]) -> str:
     return ", ".join(part for part in parts if part)
 
 
-def _condition(head: dict[str, Any], kind: str) -> str:
+def _condition(head: Object, kind: str) -> str:
     """Message of a condition that is true of what is wanted now; empty where it is not."""
     for one in (head.get("status") or {}).get("conditions") or ():
         is_now = one.get("observedGeneration") == head["metadata"].get("generation")
-        if one["type"] == kind and one["status"] == "True" and is_now:
+        if one.get("type") == kind and one.get("status") == "True" and is_now:
             return str(one.get("message") or one.get("reason"))
     return ""
 
 
-def _refusal(head: dict[str, Any]) -> str:
+def _refusal(head: Object) -> str:
     """Why what is wanted is not done yet, where the controller says so."""
-    for one in (head.get("status") or {}).get("conditions") or ():
-        if one["type"] == "Applied" and one["status"] != "True" and one.get("reason") == "Refused":
-            return f"not yet: {one.get('message', '')}"
-    return ""
+    said = _applied(head)
+    return f"not yet: {said.get('message', '')}" if said.get("reason") == "Refused" else ""
 
 
-def _is_settled(head: dict[str, Any]) -> bool:
-    """Whether what is wanted is in force, as the controller saw it last."""
-    status = head.get("status") or {}
-    applied = {int(stage) for stage in str(status.get("applied") or "").split(",") if stage.strip()}
-    wanted = head["spec"].get("apply")
-    is_seen = status.get("observedGeneration") == head["metadata"].get("generation")
-    return not status.get("underWay") and (wanted is None or (is_seen and set(wanted) == applied))
+def _is_settled(head: Object) -> bool:
+    """Whether nothing is due any more, as who acts saw it last; stages of tides are nobody's to wait for."""
+    if (head.get("status") or {}).get("underWay"):
+        return False
+    return head["spec"].get("apply") is None or (_is_seen(head) and _applied(head).get("reason") in _SETTLED)
+
+
+def _is_seen(head: Object) -> bool:
+    """Whether somebody has looked at what is wanted now."""
+    return bool((head.get("status") or {}).get("observedGeneration") == head["metadata"].get("generation"))
+
+
+def _applied(head: Object) -> Object:
+    """What is said of what is wanted; empty where nobody said anything."""
+    conditions = (head.get("status") or {}).get("conditions") or ()
+    return next((one for one in conditions if one.get("type") == "Applied"), {})
