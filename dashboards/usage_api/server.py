@@ -67,7 +67,7 @@ class UsageApi:
 
     Args:
         cluster: name of the cluster whose API server asks.
-        front_proxy_names: names of certificates that are believed; empty for every one that the authority signed.
+        front_proxy_names: names of certificates that are believed.
     """
 
     def __init__(self, views: Views, *, cluster: Callable[[], str], front_proxy_names: Collection[str]) -> None:
@@ -106,7 +106,7 @@ class UsageApi:
 
     def _check_front_proxy(self, exchange: Exchange) -> None:
         name = _common_name(exchange.certificate)
-        if name is None or (self._names and name not in self._names):
+        if name is None or name not in self._names:
             raise Refusal(403, f"cannot answer {name or 'nobody'}: only the API server's front proxy may ask here")
         if not exchange.head.fields.get(_USER):
             raise Refusal(401, f"cannot answer: the API server names nobody in {_USER}")

@@ -85,6 +85,7 @@ PAGES: dict[str, ManifestPage] = {
             "usageApi.tlsSecret=gputide-usage-tls",
             "usageApi.caBundle=AUTHORITY-OF-THE-SECRET-IN-BASE64",
             "usageApi.frontProxyCa=AUTHORITY-OF-THE-FRONT-PROXY",
+            "usageApi.frontProxyNames={front-proxy-client}",
         ),
     ),
     "gpu-policy.yaml": ManifestPage(template="gpu-policy.yaml", namespace="default", values=()),

@@ -117,10 +117,10 @@ class UsageApiSettings(ListenerSettings):
     """What pods use and cost, served to the Kubernetes API server beside the web app: for `kubectl gputide top`."""
 
     listen: HostPort | None = None
-    """HOST:PORT on which the API server asks; none: not served. Needs certificate, key and `client_ca_file`, the
-    authority of the API server's front proxy."""
+    """HOST:PORT on which the API server asks; none: not served. Needs certificate, key, `front_proxy_names` and
+    `client_ca_file`, the authority of the API server's front proxy."""
     front_proxy_names: tuple[Annotated[str, Field(min_length=1, max_length=253)], ...] = ()
-    """Names of certificates that are believed; without any, every one that the authority signed."""
+    """Names that the certificate of the front proxy may have; one at least, since its authority may sign others'."""
 
     @model_validator(mode="after")
     def _is_guarded(self) -> UsageApiSettings:
@@ -128,5 +128,10 @@ class UsageApiSettings(ListenerSettings):
             raise ValueError(
                 f"listen={self.listen} needs tls_certificate_file, tls_key_file and client_ca_file: who shows no "
                 "certificate of the API server's front proxy could ask in anybody's name"
+            )
+        if self.listen is not None and not self.front_proxy_names:
+            raise ValueError(
+                f"listen={self.listen} needs front_proxy_names, such as front-proxy-client: who holds another "
+                "certificate of that authority could ask in anybody's name"
             )
         return self

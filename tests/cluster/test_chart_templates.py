@@ -147,6 +147,13 @@ def test_settings_of_the_user_go_before_those_of_the_chart(release: HelmRelease)
         ({"dashboard": {"access": "token"}}, "dashboard.rightsSecret"),
         ({"dashboard": {"ingress": {"enabled": True}}}, "dashboard.access"),
         ({"admission": {"enabled": True}}, "admission.tlsSecret"),
+        ({"usageApi": {"enabled": True}}, "usageApi.tlsSecret"),
+        ({"usageApi": {"enabled": True, "tlsSecret": "a", "caBundle": "b"}}, "usageApi.frontProxyCa"),
+        (
+            {"usageApi": {"enabled": True, "tlsSecret": "a", "caBundle": "b", "frontProxyCa": "c"}},
+            "usageApi.frontProxyNames",
+        ),
+        ({"usageApi": {"enabled": True}, "dashboard": {"enabled": False}}, "dashboard.enabled=true"),
         ({"rollup": {"engine": "flink"}}, "rollup.flink"),
         (
             {"rollup": {"engine": "flink", "flink": {"image": {"repository": "a"}, "stateClaim": "b", "rest": "http://c"}}},

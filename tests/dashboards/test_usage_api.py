@@ -21,6 +21,7 @@ from dashboards.view_models.slice_uses import price_ratios
 from fleet.errors import GputideError, Misconfigured, NotEnoughData
 from fleet.inventory import CardId, CardModelName, Grant, Priority
 from fleet.listener_files import ListenerFiles
+from fleet.settings.settings import load_settings
 from fleet.units import GIB
 from tests.dashboards.embedded import NOW, make_views
 from tests.security.authority import Authority, Pair
@@ -219,3 +220,17 @@ def test_what_cannot_be_answered_names_nothing_of_ours(
         assert (found[0], found[1]["code"]) == (status, status)
         assert said in found[1]["message"]
         assert "secret" not in found[1]["message"]
+
+
+@pytest.mark.parametrize(
+    ("given", "said"),
+    [
+        ({}, "needs tls_certificate_file, tls_key_file and client_ca_file"),
+        ({"tls_certificate_file": "a", "tls_key_file": "b"}, "needs tls_certificate_file, tls_key_file and client_ca"),
+        ({"tls_certificate_file": "a", "tls_key_file": "b", "client_ca_file": "c"}, "needs front_proxy_names, such as"),
+    ],
+)
+def test_port_that_would_believe_anybody_is_refused(given: dict[str, str], said: str) -> None:
+    settings = {f"usage_api.{name}": value for name, value in {"listen": "127.0.0.1:0", **given}.items()}
+    with pytest.raises(Misconfigured, match=said):
+        load_settings(None, settings, {})
