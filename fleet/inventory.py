@@ -79,6 +79,15 @@ class Node:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class NodeLife:
+    """When a node was first and last seen, UTC, and the ids that its provider gave it, sorted."""
+
+    first_seen: datetime
+    last_seen: datetime
+    provider_ids: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Grant:
     """What one container of one pod was granted on one card during one period.
 

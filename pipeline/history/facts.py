@@ -26,8 +26,7 @@ from fleet.grammars.kai import (
     container_annotations,
     parse_kai_share,
 )
-from fleet.inventory import READ_LABELS, Priority
-from fleet.inventory import PROVIDER_ID_LENGTH_MAX
+from fleet.inventory import PROVIDER_ID_LENGTH_MAX, READ_LABELS, Priority
 from fleet.provenance import UP
 from fleet.schema import SERVERS
 from fleet.series import PRIORITY_REQUEST, Subject, known_names, kube_label, meaning_of_name, resolve
