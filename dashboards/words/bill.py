@@ -23,6 +23,8 @@ def bill_words(bills: Sequence[PlanBill], language: Language) -> str:
         "gone": sum(len(bill.gone) for bill in verified),
         "standing": sum(len(bill.standing) for bill in verified),
     }
+    if not counts["nodes"]:
+        return say("bill.no_nodes", cards=sum(bill.free_cards or 0 for bill in verified))
     days = [bill.covered_until for bill in verified if bill.covered_until is not None]
     saved = saved_by_currency(verified)
     unbilled = sum(len(bill.unbilled) for bill in verified)

@@ -14,8 +14,8 @@ from enum import StrEnum
 from typing import NamedTuple
 
 EXACT = Context(prec=140, traps=[Inexact, InvalidOperation])
-"""Sums of billed amounts: what it can't hold to the last digit raises. An amount has at most 60 digits on each side of
-the point (`pipeline.bill.focus_rows`), so sums of 10^18 of them fit."""
+"""Sums of billed amounts: what it can't hold to the last digit raises. An amount has at most 13 digits before the point
+and 79 after it (`pipeline.bill.focus_rows`), so sums of 10^18 of them fit."""
 
 
 class ChargeKind(StrEnum):

@@ -116,6 +116,7 @@ def bills_answer(bills: Sequence[PlanBill]) -> Answer:
 def bill_document(bill: PlanBill) -> dict[str, Any]:
     """What became of a plan on the bill, as JSON; None is unknown."""
     found: dict[str, Any] = document(bill)
+    found["covered_until"] = None if bill.covered_until is None else bill.covered_until.isoformat()
     found["nodes_gone"] = None if bill.nodes is None else [node.node for node in bill.gone]
     found["nodes_still_billed"] = None if bill.nodes is None else [node.node for node in bill.billed_gone]
     found["nodes_still_there"] = None if bill.nodes is None else [node.node for node in bill.standing]

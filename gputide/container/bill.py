@@ -67,7 +67,7 @@ def _mapped(path: Path, known: set[NodeName]) -> Iterator[tuple[NodeName, str]]:
         own = sorted(name for name in known if row and name.node == row[0])
         if len(row) != 2 or not row[1].strip() or len(own) != 1:
             raise Misconfigured(
-                f"cannot use {path}: row {number}: {','.join(row)[:200]!r}: must be a node of one cluster, and its ResourceId"
+                f"cannot use {path}: row {number}: {','.join(row)[:200]!r}: must be a node of one cluster, and an id"
             )
         yield own[0], row[1]
 

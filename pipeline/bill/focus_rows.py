@@ -27,6 +27,8 @@ TEXT_LENGTH_MAX = 2048
 BLOCK_BYTES = 4 * 2**20
 """Read of a CSV file at once; no row may be longer."""
 _BATCH_ROWS = 16_384
+_SHOWN_MAX = 80
+"""Characters of a wrong value that a message shows."""
 CATEGORIES = ("Usage", "Purchase", "Tax", "Credit", "Adjustment")
 
 AMOUNTS = ("BilledCost", "EffectiveCost")
@@ -34,9 +36,10 @@ TIMES = ("BillingPeriodStart", "BillingPeriodEnd", "ChargePeriodStart", "ChargeP
 MUST = (*AMOUNTS, *TIMES, "BillingAccountId", "BillingCurrency", "ChargeCategory", "ResourceId")
 MAY = ("CommitmentDiscountId", "InvoiceId", "InvoiceIssuerName", "ProviderName", "ResourceName", "SubAccountId")
 _TEXTS = ("BillingAccountId", "ResourceId", *MAY)
-_AMOUNT = r"^[+-]?([0-9]{1,20}(\.[0-9]{0,40})?|\.[0-9]{1,40})([eE][+-]?[0-3]?[0-9])?$"
-_TIME = r"^[0-9]{4}-[0-9]{2}-[0-9]{2}([T ][0-9]{2}:[0-9]{2}:[0-9]{2}(\.[0-9]{1,9})?( ?UTC|Z|\+00:?00)?)?$"
+_AMOUNT = r"^-?([0-9]{1,20}(\.[0-9]{0,40})?|\.[0-9]{1,40})([eE][+-]?[0-3]?[0-9])?$"
+_TIME = r"^[12][0-9]{3}-[0-9]{2}-[0-9]{2}([T ][0-9]{2}:[0-9]{2}:[0-9]{2}(\.[0-9]{1,9})?( ?UTC|Z|\+00:?00)?)?$"
 _SECONDS = pa.timestamp("s")
+_SECONDS_FORMAT = "%Y-%m-%d %H:%M:%S"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -79,8 +82,8 @@ def read_rows(path: Path) -> Iterator[FocusRows]:
 def _reading(path: Path) -> Iterator[None]:
     try:
         yield
-    except (OSError, pa.ArrowException, EOFError) as exc:
-        raise Corrupt(f"cannot import {path}: {exc}") from exc
+    except (OSError, EOFError, ValueError, pa.ArrowException) as exc:
+        raise Corrupt(f"cannot import {path}: {' '.join(str(exc).split())[:_SHOWN_MAX]}") from exc
 
 
 def _is_parquet(path: Path) -> bool:
@@ -167,13 +170,10 @@ def _time(check: _Check, name: str, texts: pa.Array) -> pa.Array:
     check.that(name, texts, pc.match_substring_regex(texts, _TIME), allowed)
     seconds = pc.replace_substring(pc.utf8_slice_codeunits(texts, 0, 19), "T", " ")
     is_day = pc.equal(pc.utf8_length(seconds), 10)
-    found = pc.strptime(
-        pc.if_else(is_day, pc.binary_join_element_wise(seconds, "00:00:00", " "), seconds),
-        format="%Y-%m-%d %H:%M:%S",
-        unit="s",
-        error_is_null=True,
-    )
-    check.that(name, texts, pc.is_valid(found), allowed)
+    whole = pc.if_else(is_day, pc.binary_join_element_wise(seconds, "00:00:00", " "), seconds)
+    found = pc.strptime(whole, format=_SECONDS_FORMAT, unit="s", error_is_null=True)
+    # It takes the 30th of February for the 2nd of March.
+    check.that(name, texts, pc.equal(pc.strftime(found, format=_SECONDS_FORMAT), whole), allowed)
     return pc.cast(found, _SECONDS)
 
 
@@ -193,5 +193,6 @@ class _Check:
         place = pc.index(pc.fill_null(is_right, False), False).as_py()
         if place >= 0:
             shown = values[place].as_py()
-            cut = shown if len(shown) <= 80 else f"{shown[:80]}…"
-            raise Corrupt(f"cannot import {self.path}: row {self.first + place}: {name}={cut!r}: must be {allowed}")
+            raise Corrupt(
+                f"cannot import {self.path}: row {self.first + place}: {name}={shown[:_SHOWN_MAX]!r}: must be {allowed}"
+            )

@@ -96,8 +96,9 @@ def import_files(paths: Sequence[Path], names: BilledNames, *, same_rows: SameRo
             same += len(again)
             if len(again) and same_rows is SameRows.REFUSE:
                 row = found.first_row + int(own.places[again[0]])
+                resource = str(own.rows[int(again[0])]["ResourceId"])[:80]
                 raise Corrupt(
-                    f"cannot import {found.file}: row {row}: ResourceId={own.rows[int(again[0])]['ResourceId']!r}: the "
+                    f"cannot import {found.file}: row {row}: ResourceId={resource!r}: the "
                     "same as an earlier row in every column; --same-rows drop counts such rows once, keep counts each"
                 )
             _add(found, own, drafts, is_same & costs if same_rows is SameRows.DROP else np.zeros(len(is_same), bool))
@@ -130,7 +131,7 @@ def _cover(found: FocusRows, texts: pa.Table, drafts: dict[_PartKey, _Draft]) ->
         if draft.currency != row["BillingCurrency"]:
             raise Corrupt(
                 f"cannot import {found.file}: rows {found.first_row} to {found.first_row + texts.num_rows - 1}: "
-                f"BillingCurrency={row['BillingCurrency']!r}: account {key[0].account!r} is billed in "
+                f"BillingCurrency={row['BillingCurrency']!r}: account {key[0].account[:80]!r} is billed in "
                 f"{draft.currency} in the period from {key[1]}; a bill has one currency"
             )
         draft.used |= {day for day in row["day_distinct"] if day is not None}

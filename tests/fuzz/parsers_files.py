@@ -27,11 +27,14 @@ from fleet.settings.price_book import parse_price_book, parse_price_csv
 from fleet.settings.settings import load_settings
 from gputide.container.measured_pairs import read_measured_pairs
 from gputide.operate.backup_list import LIST_NAME, read_list
+from pipeline.bill.import_bill import import_files
+from pipeline.bill.kept_bill import read_bill, write_bill
 from pipeline.receiver.senders import Senders
 from tests.exporter.builders import TraceFiles
 from tests.fleet.test_documents import a_plan
 from tests.fuzz.parsers import Parser, text_of
 from tests.fuzz.parsers_cluster import of_file, scratch_file
+from tests.pipeline.bill_files import NAMES, a_bill, bill_bytes
 
 _SETTINGS = b"""[cluster]
 name = "c1"
@@ -205,6 +208,16 @@ def _trace(name: str, folder: Path, whole: dict[str, bytes]) -> Parser:
     return Parser(name=f"trace-{name.removesuffix('.parquet')}", seeds=(whole[name],), read=read, cost=60)
 
 
+def _bill(path: Path) -> object:
+    return import_files([path], NAMES)
+
+
+def _kept_bill() -> bytes:
+    path = scratch_file("bill.parquet")
+    write_bill(path, import_files([a_bill(scratch_file("bill.csv"), {})], NAMES).parts)
+    return path.read_bytes()
+
+
 def file_parsers() -> tuple[Parser, ...]:
     """In the order of the rooms that read them."""
     signed = _SignedClaims()
@@ -218,6 +231,8 @@ def file_parsers() -> tuple[Parser, ...]:
         Parser(name="price-csv", seeds=(_PRICES,), read=lambda data: parse_price_csv(
             text_of(data), name="p.csv", today=date(2026, 1, 12), currency="USD"), cost=2),
         Parser(name="measured-pairs", seeds=(_PAIRS,), read=of_file(read_measured_pairs, "pairs.csv"), cost=2),
+        Parser(name="bill", seeds=(bill_bytes([{}, {"x_Line": "b"}]),), read=of_file(_bill, "bill.csv"), cost=20),
+        Parser(name="kept-bill", seeds=(_kept_bill(),), read=of_file(read_bill, "bill.parquet"), cost=60),
         Parser(name="rights", seeds=(_RIGHTS,), read=of_file(Roster, "rights.toml"), cost=4),
         Parser(name="sender-tokens", seeds=(_TOKENS,), read=of_file(_senders, "tokens"), cost=2),
         Parser(name="plan", seeds=(plan,), read=plan_from_json, cost=8),
