@@ -1,6 +1,6 @@
 """What a provider billed for nodes, day by day: records, and which row of a bill speaks of which node.
 
-`pipeline.bill` reads them from files in FOCUS and keeps them; `enforcer.record.billed` holds them against plans.
+`dashboards.money` reads them from files in FOCUS and keeps them; `enforcer.record.billed` holds them against plans.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from typing import NamedTuple
 
 EXACT = Context(prec=140, traps=[Inexact, InvalidOperation])
 """Sums of billed amounts: what it can't hold to the last digit raises. An amount has at most 13 digits before the point
-and 79 after it (`pipeline.bill.focus_rows`), so sums of 10^18 of them fit."""
+and 79 after it (`dashboards.money.focus_rows`), so sums of 10^18 of them fit."""
 
 
 class ChargeKind(StrEnum):

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from decimal import Decimal
 from typing import Any
 
+from dashboards.money.import_bill import ReadBill, SameRows
 from dashboards.words.bill import bill_words
 from enforcer.record.billed import NodeBill, PlanBill
 from fleet.documents import document
@@ -14,7 +15,6 @@ from fleet.units import Money, format_count, format_money, format_plan_id, forma
 from fleet.words import Language
 from gputide.answers.plan import saving_text
 from gputide.output import Answer, Listing
-from pipeline.bill.import_bill import ReadBill, SameRows
 
 _UNKNOWN = "unknown"
 _STILL_BILLED = "nodes are gone from the cluster and still billed: look for machines and disks at the provider"

@@ -7,6 +7,8 @@ from collections.abc import Iterator, Sequence
 from datetime import datetime, timedelta
 from pathlib import Path
 
+from dashboards.money.import_bill import ReadBill, SameRows, import_files
+from dashboards.money.kept_bill import read_bill, replaced, write_bill
 from dashboards.queries import Views
 from enforcer.record.billed import BillSpan, ClusterNow, PlanBill, plan_bills
 from enforcer.record.journal import StageState
@@ -14,12 +16,9 @@ from fleet.data_folder import writing
 from fleet.errors import Misconfigured, NotEnoughData
 from fleet.inventory import NodeLife
 from fleet.money.bill import BilledNames, NodeName, billed_names
-from gputide.container.pages import views_of
 from gputide.container.plans import journal
 from gputide.container.warehouse import warehouse
 from gputide.session import Session
-from pipeline.bill.import_bill import ReadBill, SameRows, import_files
-from pipeline.bill.kept_bill import read_bill, replaced, write_bill
 from pipeline.records.sightings import SILENT_SECONDS
 
 _MAP_BYTES_MAX = 16 * 2**20
@@ -87,7 +86,11 @@ def bills_of(
     parts = read_bill(folder.bill)
     if not parts:
         return ()
-    views = views or views_of(session)
+    if views is None:
+        # Reading files of a bill needs none of it, and a hundred megabytes less.
+        from gputide.container.pages import views_of
+
+        views = views_of(session)
     plans = views.plans.plans(cluster)
     kept = journal(folder, cluster=cluster)
     applied_at = {

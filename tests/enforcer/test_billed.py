@@ -60,9 +60,9 @@ def test_gone_node_saves_what_it_cost_for_each_day_that_the_bill_covers_without_
     found = bill(a_part({"n-a": daily, "n-b": dict.fromkeys(range(1, 21), "5")}))
     (first, second) = found.nodes or ()
     assert (first.node, first.stage, first.days_before, first.days_after) == ("n-a", 1, 7, 8)
-    assert (first.before_per_day, first.after_per_day, first.saved) == (Decimal("70.01"), 0, Decimal("560.08"))
+    assert (first.before_per_day, first.after_per_day, first.saved) == (Decimal("70.01"), Decimal(0), Decimal("560.08"))
     assert first.is_billed_gone is False
-    assert (second.gone_since, second.saved, second.after_per_day) == (None, None, 5)
+    assert (second.gone_since, second.saved, second.after_per_day) == (None, None, Decimal(5))
     assert [total.saved for total in found.totals] == [Decimal("560.08")]
     assert (found.promised_cards, found.free_cards) == (3, 2)
     assert [(stage.free_cards, stage.nodes, stage.gone) for stage in found.stages] == [(1, 1, 1), (1, 1, 0), (0, 0, 0)]
@@ -101,7 +101,7 @@ def test_node_that_is_gone_and_billed_is_named_and_a_refund_is_no_bill() -> None
 
 def test_committed_charges_are_said_apart_and_save_nothing() -> None:
     (node, _) = bill(a_part({"n-a": dict.fromkeys(range(1, 12), "9")}, kind=ChargeKind.COMMITTED)).nodes or ()
-    assert (node.before_per_day, node.saved, node.committed_per_day) == (0, 0, 9)
+    assert (node.before_per_day, node.saved, node.committed_per_day) == (Decimal(0), Decimal(0), Decimal(9))
 
 
 def test_card_that_is_taken_again_frees_no_node() -> None:

@@ -16,6 +16,8 @@ from joserfc.jwk import ECKey, KeySet
 
 from dashboards.access.oidc import OidcSignIn, Provider
 from dashboards.access.roster import Roster
+from dashboards.money.import_bill import import_files
+from dashboards.money.kept_bill import read_bill, write_bill
 from enforcer.record.fingerprint import fingerprint_from_json
 from exporter.trace.trace import open_trace
 from fleet.catalogue import parse_catalogue
@@ -27,14 +29,12 @@ from fleet.settings.price_book import parse_price_book, parse_price_csv
 from fleet.settings.settings import load_settings
 from gputide.container.measured_pairs import read_measured_pairs
 from gputide.operate.backup_list import LIST_NAME, read_list
-from pipeline.bill.import_bill import import_files
-from pipeline.bill.kept_bill import read_bill, write_bill
 from pipeline.receiver.senders import Senders
+from tests.dashboards.bill_files import NAMES, a_bill, bill_bytes
 from tests.exporter.builders import TraceFiles
 from tests.fleet.test_documents import a_plan
 from tests.fuzz.parsers import Parser, text_of
 from tests.fuzz.parsers_cluster import of_file, scratch_file
-from tests.pipeline.bill_files import NAMES, a_bill, bill_bytes
 
 _SETTINGS = b"""[cluster]
 name = "c1"

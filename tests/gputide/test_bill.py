@@ -5,8 +5,8 @@ from pathlib import Path
 import duckdb
 import pytest
 
+from tests.dashboards.bill_files import a_bill
 from tests.gputide.conftest import Program
-from tests.pipeline.bill_files import a_bill
 
 DAYS = {"BillingPeriodStart": "2026-01-01", "BillingPeriodEnd": "2026-02-01"}
 

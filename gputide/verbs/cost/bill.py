@@ -7,6 +7,7 @@ from typing import Annotated
 
 import typer
 
+from dashboards.money.import_bill import SameRows
 from fleet.data_folder import DataFolder
 from fleet.errors import Misconfigured, NotEnoughData
 from gputide.answers.bill import bills_answer, import_answer
@@ -17,7 +18,6 @@ from gputide.options import ClusterOption, PlanOption, UntilOption, answering
 from gputide.options import SinceOption as Since
 from gputide.output import Answer
 from gputide.session import Session
-from pipeline.bill.import_bill import SameRows
 
 app = typer.Typer(no_args_is_help=True, help="The provider's bill. Example: gputide cost bill import focus.parquet")
 

@@ -1,7 +1,7 @@
 """Files of a provider's bill in, what they say of known nodes out: per node, day and kind of charge, exact.
 
 One import takes all files of its billing periods: it replaces what was kept of the same scopes and periods
-(`pipeline.bill.kept_bill`). Called by `gputide cost bill import`.
+(`dashboards.money.kept_bill`). Called by `gputide cost bill import`.
 """
 
 from __future__ import annotations
@@ -19,9 +19,9 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
+from dashboards.money.focus_rows import FocusRows, read_rows
 from fleet.errors import Corrupt
 from fleet.money.bill import EXACT, BilledDay, BilledNames, BillPart, BillScope, ChargeKind, NodeName
-from pipeline.bill.focus_rows import FocusRows, read_rows
 
 DAY_SECONDS_MAX = 90_000
 """The longest charge period that counts as one day: 25 hours, when clocks go back."""
@@ -129,8 +129,12 @@ def _cover(found: FocusRows, texts: pa.Table, drafts: dict[_PartKey, _Draft]) ->
         key = _part_key(row)
         draft = drafts.setdefault(key, _Draft(currency=row["BillingCurrency"]))
         if draft.currency != row["BillingCurrency"]:
+            is_other = pc.and_(
+                pc.equal(texts.column("BillingCurrency"), row["BillingCurrency"]),
+                pc.equal(texts.column("BillingAccountId"), key[0].account),
+            )
             raise Corrupt(
-                f"cannot import {found.file}: rows {found.first_row} to {found.first_row + texts.num_rows - 1}: "
+                f"cannot import {found.file}: row {found.first_row + pc.index(is_other, True).as_py()}: "
                 f"BillingCurrency={row['BillingCurrency']!r}: account {key[0].account[:80]!r} is billed in "
                 f"{draft.currency} in the period from {key[1]}; a bill has one currency"
             )

@@ -3,7 +3,7 @@
 Columns, types and allowed values are those of versions 1.0 to 1.2 of the FinOps Open Cost and Usage Specification
 (FinOps-Open-Cost-and-Usage-Spec/FOCUS_Spec:specification/columns), as AWS Data Exports, Google Cloud and Azure write
 them. Amounts may be negative in every category: refunds are (specification/columns/chargecategory.md). Rows are
-counted from 1, the heading left out. Called by `pipeline.bill.import_bill`.
+counted from 1, the heading left out. Called by `dashboards.money.import_bill`.
 """
 
 from __future__ import annotations
@@ -24,9 +24,9 @@ AMOUNT_MAX = 1e12
 """Largest amount of a row, of either sign."""
 TEXT_LENGTH_MAX = 2048
 """Characters of a text that names an account, an invoice or a resource."""
-BLOCK_BYTES = 4 * 2**20
+BLOCK_BYTES = 2**20
 """Read of a CSV file at once; no row may be longer."""
-_BATCH_ROWS = 16_384
+_BATCH_ROWS = 8_192
 _SHOWN_MAX = 80
 """Characters of a wrong value that a message shows."""
 CATEGORIES = ("Usage", "Purchase", "Tax", "Credit", "Adjustment")
