@@ -51,7 +51,8 @@ def read_bill(path: Path) -> tuple[BillPart, ...]:
             days[row["part"]].append(_day(row))
         return tuple(_part(said, own) for said, own in zip(parts, days, strict=True))
     except (OSError, pa.ArrowException, KeyError, IndexError, TypeError, ValueError, ArithmeticError) as exc:
-        raise Corrupt(f"cannot read {path}: {exc}; import the bills again after removing it") from exc
+        why = " ".join(str(exc).split())[:200]
+        raise Corrupt(f"cannot read {path}: {why}; import the bills again after removing it") from exc
 
 
 def replaced(kept: Iterable[BillPart], new: Sequence[BillPart]) -> tuple[BillPart, ...]:

@@ -11,6 +11,9 @@ from importlib.resources import files
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
+import pyarrow.csv
+import pyarrow.parquet as pq
 from joserfc import jwt
 from joserfc.jwk import ECKey, KeySet
 
@@ -30,7 +33,7 @@ from fleet.settings.settings import load_settings
 from gputide.container.measured_pairs import read_measured_pairs
 from gputide.operate.backup_list import LIST_NAME, read_list
 from pipeline.receiver.senders import Senders
-from tests.dashboards.bill_files import NAMES, a_bill, bill_bytes
+from tests.dashboards.bill_files import NAMES, ROW, a_bill, bill_bytes
 from tests.exporter.builders import TraceFiles
 from tests.fleet.test_documents import a_plan
 from tests.fuzz.parsers import Parser, text_of
@@ -212,6 +215,13 @@ def _bill(path: Path) -> object:
     return import_files([path], NAMES)
 
 
+def _parquet_bill() -> bytes:
+    sink = pa.BufferOutputStream()
+    strings = pyarrow.csv.ConvertOptions(column_types=dict.fromkeys(ROW, pa.string()))
+    pq.write_table(pyarrow.csv.read_csv(pa.BufferReader(bill_bytes([{}])), convert_options=strings), sink)
+    return bytes(sink.getvalue().to_pybytes())
+
+
 def _kept_bill() -> bytes:
     path = scratch_file("bill.parquet")
     write_bill(path, import_files([a_bill(scratch_file("bill.csv"), {})], NAMES).parts)
@@ -232,6 +242,7 @@ def file_parsers() -> tuple[Parser, ...]:
             text_of(data), name="p.csv", today=date(2026, 1, 12), currency="USD"), cost=2),
         Parser(name="measured-pairs", seeds=(_PAIRS,), read=of_file(read_measured_pairs, "pairs.csv"), cost=2),
         Parser(name="bill", seeds=(bill_bytes([{}, {"x_Line": "b"}]),), read=of_file(_bill, "bill.csv"), cost=20),
+        Parser(name="bill-parquet", seeds=(_parquet_bill(),), read=of_file(_bill, "bill.parquet"), cost=60),
         Parser(name="kept-bill", seeds=(_kept_bill(),), read=of_file(read_bill, "bill.parquet"), cost=60),
         Parser(name="rights", seeds=(_RIGHTS,), read=of_file(Roster, "rights.toml"), cost=4),
         Parser(name="sender-tokens", seeds=(_TOKENS,), read=of_file(_senders, "tokens"), cost=2),
