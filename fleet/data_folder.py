@@ -79,6 +79,11 @@ class DataFolder:
         return self.path / "weeks"
 
     @property
+    def bill(self) -> Path:
+        """What providers billed for nodes, as Parquet."""
+        return self.path / "bill.parquet"
+
+    @property
     def notices(self) -> Path:
         """Which messages were sent to whom, and when."""
         return self.path / "notices"

@@ -24,6 +24,9 @@ WorkloadId = NewType("WorkloadId", str)
 CardModelName = NewType("CardModelName", str)
 """Name of a card model as the driver prints it, for example `NVIDIA A10`."""
 
+PROVIDER_ID_LENGTH_MAX = 512
+"""Characters of a node's provider id; Azure's longest, of a machine in a scale set, have some 330."""
+
 
 class Priority(StrEnum):
     """Priority of a pod's GPU work; `NORMAL` means that nobody set one."""
@@ -62,6 +65,8 @@ class Node:
         memory_bytes: allocatable host memory, bytes, None where unknown.
         taints: `key=value:effect` strings.
         labels: label pairs, sorted by key.
+        provider_id: what the provider calls it (`spec.providerID`, such as `aws:///eu-west-1a/i-0abc`), at most
+            `PROVIDER_ID_LENGTH_MAX` characters, None where unknown.
     """
 
     node: str
@@ -70,6 +75,16 @@ class Node:
     memory_bytes: int | None = None
     taints: tuple[str, ...] = ()
     labels: tuple[tuple[str, str], ...] = ()
+    provider_id: str | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NodeLife:
+    """When a node was first and last seen, UTC, and the ids that its provider gave it, sorted."""
+
+    first_seen: datetime
+    last_seen: datetime
+    provider_ids: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -241,7 +241,7 @@ GRANT_LABELS = (
 """Labels of `gputide_slice_info`, one series per grant; empty text means absent, `labels` is a JSON object."""
 CARD_INFO_LABELS = (*CARD_IDENTITY, "framebuffer_bytes", "mig_mode", "is_owned")
 """Labels of `gputide_card_info`."""
-NODE_INFO_LABELS = ("cluster", "node", "cpu_cores", "memory_bytes", "taints", "labels")
+NODE_INFO_LABELS = ("cluster", "node", "cpu_cores", "memory_bytes", "taints", "labels", "provider_id")
 """Labels of `gputide_node_info`; `taints` and `labels` are JSON."""
 QUOTA_INFO_LABELS = ("cluster", "kind", "namespace", "name", "parent", "resource", "deserved", "quota_limit", "held")
 """Labels of `gputide_quota_info`, one series per quota or queue and resource; amounts in the resource's unit."""

@@ -87,11 +87,16 @@ def _nodes() -> str:
         amount = first_of(f'kube_node_status_allocatable{{resource="{resource}"}}', "node", "exported_node", "node")
         return _NODE, label, f'count_values by ({_NODE}) ("{label}", {amount})'
 
+    said = first_of('kube_node_info{provider_id!=""}', "node", "exported_node", "node")
     return _with(
         _NODE,
         f"group by ({_NODE}) (gputide:card:framebuffer_capacity_bytes)",
         "gputide:card:framebuffer_capacity_bytes",
-        [allocatable("cpu_cores", "cpu"), allocatable("memory_bytes", "memory")],
+        [
+            allocatable("cpu_cores", "cpu"),
+            allocatable("memory_bytes", "memory"),
+            (_NODE, "provider_id", said),
+        ],
         unless=f"{_NODE}) last_over_time(gputide_node_info[{_SILENT_AFTER}]",
     )
 

@@ -23,6 +23,8 @@ from dashboards.view_models.quotas import TeamQuota, team_quotas
 from dashboards.view_models.rows import RefusalGroup
 from dashboards.view_models.tenants import Tenant, tenants
 from dashboards.words.advice import headline_words, remark_words
+from dashboards.words.bill import bill_words
+from enforcer.record.billed import PlanBill
 from enforcer.record.harm import HarmBudget, harm_budgets, leading_verdict
 from enforcer.record.savings import SavingsStep, savings_steps, week_start
 from enforcer.record.verdict import Level, Verdict, verdict_of
@@ -49,6 +51,7 @@ class Edition:
         measured: hours and electricity of the same; None where nothing was collected over the week.
         base_url: address of the web app, for links; None for none.
         units: what requests or tokens of workloads cost over the week.
+        bills: what became of applied plans on the provider's bill; none where none was imported.
     """
 
     language: Language = Language.EN
@@ -57,6 +60,7 @@ class Edition:
     base_url: str | None = None
     quotas: tuple[Quota, ...] = ()
     units: tuple[UnitCost, ...] = ()
+    bills: tuple[PlanBill, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -158,6 +162,7 @@ class Report:
         harm_budgets: harm of every changed service against its budget, the most burnt first.
         base_url: address of the web app; None for no links.
         units: what a million requests or tokens of workloads cost, the dearest workload first.
+        bill: what freed nodes took off the provider's bill; empty where none was imported, and in a team's report.
     """
 
     title: str
@@ -189,6 +194,7 @@ class Report:
     harm_budgets: tuple[HarmBudget, ...] = ()
     base_url: str | None = None
     units: tuple[UnitCost, ...] = ()
+    bill: str = ""
 
 
 def make_report(
@@ -265,6 +271,7 @@ def make_report(
         harm_budgets=budgets,
         base_url=edition.base_url,
         units=tuple(one for one in edition.units if team in (None, namespace_of(one.workload))),
+        bill="" if team is not None else bill_words(edition.bills, edition.language),
     )
 
 

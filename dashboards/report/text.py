@@ -107,6 +107,7 @@ def report_markdown(report: Report) -> str:
         "",
         " · ".join(_figure_line(figure, words) for figure in report.figures),
         "",
+        *([_escaped(report.bill), ""] if report.bill else []),
         *_top_table(report, words),
         "",
         *_section(words, "report.next.heading", _next_lines(report, words)),
@@ -134,7 +135,7 @@ def report_lines(report: Report) -> tuple[str, ...]:
             cards=words.cards(plan.cards_freed), saving=plan.saving, harm=words.percent(plan.predicted_violation_ratio),
         )  # fmt: skip
         lines.append(text)
-    return tuple(lines)
+    return (*lines, report.bill) if report.bill else tuple(lines)
 
 
 def report_json(report: Report) -> str:

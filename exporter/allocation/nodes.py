@@ -43,7 +43,7 @@ from fleet.grammars.vgpumanager import REGISTER_ANNOTATION as VGPU_MANAGER_REGIS
 from fleet.grammars.vgpumanager import parse_vgpu_register
 from fleet.grammars.volcano import REGISTER_ANNOTATION as VOLCANO_REGISTER
 from fleet.grammars.volcano import parse_volcano_register
-from fleet.inventory import CardModelName
+from fleet.inventory import PROVIDER_ID_LENGTH_MAX, CardModelName
 from fleet.units import MIB
 
 _HANDSHAKE_GONE = "Deleted_"
@@ -126,6 +126,7 @@ def node_record(
     cards, unreadable = _cards(annotations, labelled)
     devices = devices_of(allocatable, device_resources)
     memory = quantity(allocatable.get("memory"))
+    provider_id = text(spec.get("providerID"))
     return NodeRecord(
         node=name,
         cpu_cores=quantity(allocatable.get("cpu")),
@@ -143,6 +144,8 @@ def node_record(
         unreadable=unreadable,
         numbered=tuple(_numbered_cards(name, mapping(status.get("capacity")))),
         caps_fractions=is_ready(objects(status.get("conditions"))),
+        # Cloud controllers write it, once.
+        provider_id=provider_id if 0 < len(provider_id) <= PROVIDER_ID_LENGTH_MAX else None,
     )
 
 

@@ -225,6 +225,7 @@ def node_details(cluster: str, node: NodeRecord) -> Labels:
         memory_bytes=node.memory_bytes,
         taints=node.taints,
         labels=node.labels,
+        provider_id=node.provider_id,
     )
     return _in_order(node_info_labels(known), NODE_INFO_LABELS)
 

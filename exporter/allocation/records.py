@@ -219,6 +219,7 @@ class NodeRecord:
         memory_bytes: allocatable host memory, bytes; None where not said.
         taints: `key=value:effect` texts.
         labels: labels, sorted by key, within bounds.
+        provider_id: what the provider calls it; None where not said, or longer than `PROVIDER_ID_LENGTH_MAX`.
         cards: cards that device plugins registered.
         devices: name and allocatable number of each resource that counts GPU devices, sorted.
         sharing: backend and mode of each way in which its cards are handed out, sorted.
@@ -249,6 +250,7 @@ class NodeRecord:
     unreadable: int = 0
     numbered: tuple[CardRecord, ...] = ()
     caps_fractions: bool = False
+    provider_id: str | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -47,6 +47,7 @@ _COST = (
     Verb(name="budgets", summary="Show this month's budgets.", needs_prices=True),
     Verb(name="export", summary="Write every charge in the columns of FOCUS.", needs_prices=True),
     Verb(name="prices", summary="List, set and import prices of card hours."),
+    Verb(name="bill", summary="Import the provider's bill; show what freed nodes took off it."),
 )
 _RUN = (
     Verb(name="export", summary="Serve metrics of a node's cards, of a cluster's schedulers, or of savings."),

@@ -27,6 +27,7 @@ from fleet.money.unit_costs import UnitCost, unit_costs
 from fleet.profiles import Profiles
 from fleet.words import Language
 from gputide.answers.fleet import clusters_answer
+from gputide.container.bill import bills_of
 from gputide.container.cost import cost_period, newest_advice, period_unit_counts
 from gputide.container.pages import views_of
 from gputide.container.warehouse import cluster_name, warehouse
@@ -215,6 +216,7 @@ def _made(session: Session, language: Language | None, team: str | None, cluster
             base_url=settings.notify.base_url,
             quotas=views.money.quotas(cluster),
             units=units,
+            bills=() if team is not None else bills_of(session, cluster, views=views),
         ),
     )
 

@@ -6,12 +6,16 @@ from dataclasses import replace
 
 import typer
 
+from dashboards.words.bill import bill_words
 from enforcer.record.outcome_store import keep_outcome
 from enforcer.record.verdict import verdict_of
 from fleet.data_folder import writing
 from fleet.errors import EXIT_FINDINGS, EXIT_FINE
+from fleet.words import Language
+from gputide.answers.bill import bill_document
 from gputide.answers.plan import outcome_answer
 from gputide.answers.tiers import tiers_kept
+from gputide.container.bill import bills_of
 from gputide.container.cluster import holders_now
 from gputide.container.measured_harm import verified
 from gputide.container.plans import journal, newest_applied, plan_store
@@ -44,6 +48,13 @@ def verify(
         keep_outcome(folder, outcome)
     verdict = verdict_of(outcome)
     answer = outcome_answer(outcome, verdict, chosen.currency)
+    # The bill is held against all plans, because a card that two of them free counts once.
+    bill = [one for one in bills_of(session, chosen.cluster) if one.plan_id == chosen.plan_id]
+    if bill:
+        told = bill_words(bill, Language.EN)
+        answer = replace(
+            answer, headline=(*answer.headline, told), document={**answer.document, "bill": bill_document(bill[0])}
+        )
     nights = tide_journal(folder).nights()
     if nights:
         answer = replace(answer, listings=(*answer.listings, tiers_kept(nights, session.settings.guarantees)))

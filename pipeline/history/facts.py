@@ -26,7 +26,7 @@ from fleet.grammars.kai import (
     container_annotations,
     parse_kai_share,
 )
-from fleet.inventory import READ_LABELS, Priority
+from fleet.inventory import PROVIDER_ID_LENGTH_MAX, READ_LABELS, Priority
 from fleet.provenance import UP
 from fleet.schema import SERVERS
 from fleet.series import PRIORITY_REQUEST, Subject, known_names, kube_label, meaning_of_name, resolve
@@ -52,7 +52,7 @@ POD_INFO, POD_CREATED, POD_LABELS, POD_ANNOTATIONS = (
 )
 REQUESTS = "kube_pod_container_resource_requests"
 CONTAINER_INFO = "kube_pod_container_info"
-ALLOCATABLE, TAINTS = "kube_node_status_allocatable", "kube_node_spec_taint"
+ALLOCATABLE, TAINTS, NODE_INFO = "kube_node_status_allocatable", "kube_node_spec_taint", "kube_node_info"
 FRAMEBUFFER_NAMES = ("DCGM_FI_DEV_FB_TOTAL", "DCGM_FI_DEV_FB_USED", "DCGM_FI_DEV_FB_FREE", "DCGM_FI_DEV_FB_RESERVED")
 FACT_NAMES = (
     *OWNER_NAMES,
@@ -64,6 +64,7 @@ FACT_NAMES = (
     CONTAINER_INFO,
     ALLOCATABLE,
     TAINTS,
+    NODE_INFO,
     UP,
     *FRAMEBUFFER_NAMES,
 )
@@ -108,11 +109,13 @@ class NodeFact:
         cpu_cores: allocatable; None where nobody says.
         memory_bytes: allocatable; None where nobody says.
         taints: `key=value:effect`.
+        provider_id: what the provider calls it; None where nobody says.
     """
 
     cpu_cores: float | None = None
     memory_bytes: int | None = None
     taints: tuple[str, ...] = ()
+    provider_id: str | None = None
 
 
 @dataclass(slots=True, kw_only=True)
@@ -465,10 +468,18 @@ def _read_nodes(asked: _Asked) -> None:
         node, key, effect = labels.get("node", ""), labels.get("key", ""), labels.get("effect", "")
         if key and effect and len(key) + len(effect) < 512:
             taints.setdefault(node, set()).add(f"{key}={labels.get('value', '')[:63]}:{effect}")
-    for node in sorted({*cores, *memory, *taints}):
+    provider_ids = {
+        labels.get("exported_node") or labels.get("node") or "": provider_id
+        for labels in asked.label_sets(NODE_INFO)
+        if 0 < len(provider_id := labels.get("provider_id", "")) <= PROVIDER_ID_LENGTH_MAX
+    }
+    for node in sorted({*cores, *memory, *taints, *provider_ids}):
         if node:
             asked.facts.nodes[node] = NodeFact(
-                cpu_cores=cores.get(node), memory_bytes=memory.get(node), taints=tuple(sorted(taints.get(node, ())))
+                cpu_cores=cores.get(node),
+                memory_bytes=memory.get(node),
+                taints=tuple(sorted(taints.get(node, ()))),
+                provider_id=provider_ids.get(node),
             )
 
 

@@ -114,6 +114,7 @@ def sightings_of(
             "memory_bytes": "" if fact is None or fact.memory_bytes is None else str(fact.memory_bytes),
             "taints": "" if fact is None or not fact.taints else json.dumps(fact.taints),
             "labels": "",
+            "provider_id": "" if fact is None or fact.provider_id is None else fact.provider_id,
         }
         _add(rows, tally, INVENTORY_NODES, row, whole, None)
     _add_grants(rows, tally, facts, places, seats, sizes, _left(facts, places, seats, seen, window_ms=window_ms))

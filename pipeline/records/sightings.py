@@ -17,7 +17,17 @@ from typing import Any
 
 from fleet.catalogue import CardModel, find_model
 from fleet.errors import Corrupt
-from fleet.inventory import Card, CardId, CardModelName, Grant, Inventory, Node, Priority, Quota
+from fleet.inventory import (
+    PROVIDER_ID_LENGTH_MAX,
+    Card,
+    CardId,
+    CardModelName,
+    Grant,
+    Inventory,
+    Node,
+    Priority,
+    Quota,
+)
 from fleet.kv_cache import Pool, model_known, pool_per_card
 from fleet.schema import ALLOCATIONS, INVENTORY_CARDS, INVENTORY_NODES, QUOTAS, SERVERS, Table
 from fleet.series import SeriesIdentity
@@ -106,7 +116,11 @@ def inventory_of(
     )
     grants = _with_servers(grants, known.get(SERVERS.name, ()))
     cards = {card.card: card for card in map(_card, _by_age(known.get(INVENTORY_CARDS.name, ())))}
-    nodes = {node.node: node for node in map(_node, _by_age(known.get(INVENTORY_NODES.name, ())))}
+    nodes: dict[str, Node] = {}
+    for node in map(_node, _by_age(known.get(INVENTORY_NODES.name, ()))):
+        # A node's own exporter does not know its provider's id.
+        is_silent = node.provider_id is None and node.node in nodes
+        nodes[node.node] = replace(node, provider_id=nodes[node.node].provider_id) if is_silent else node
     return Inventory(
         cluster=cluster,
         as_of=as_of,
@@ -339,6 +353,12 @@ def _card(row: Mapping[str, Any]) -> Card:
 
 
 def _node(row: Mapping[str, Any]) -> Node:
+    provider_id = row["provider_id"] or None
+    if provider_id is not None and len(provider_id) > PROVIDER_ID_LENGTH_MAX:
+        raise Corrupt(
+            f"cannot read sighting of node {row['node'][:200]!r}: provider_id has {len(provider_id)} characters, more "
+            f"than {PROVIDER_ID_LENGTH_MAX}"
+        )
     return Node(
         node=row["node"],
         cluster=row["cluster"],
@@ -346,6 +366,7 @@ def _node(row: Mapping[str, Any]) -> Node:
         memory_bytes=_integer(row, "memory_bytes"),
         taints=_strings(row, "taints"),
         labels=_pairs(row, "labels"),
+        provider_id=provider_id,
     )
 
 

@@ -17,11 +17,12 @@ import duckdb
 import pyarrow as pa
 
 from fleet.errors import Corrupt, NotEnoughData
-from fleet.inventory import CardId, Inventory, Quota
+from fleet.inventory import CardId, Inventory, NodeLife, Quota
 from fleet.schema import (
     CARD_IDENTITY,
     CARD_USAGE,
     INVENTORY_CARDS,
+    INVENTORY_NODES,
     POD_USAGE,
     QUOTAS,
     SLICE_IDENTITY,
@@ -158,6 +159,24 @@ class ParquetReads:
         return {
             CardId(row["card"]): (moment_of(row["first_seen"]), moment_of(row["last_seen"]))
             for row in found.to_pylist()
+        }
+
+    def node_lives(self, cluster: str, *, as_of: datetime | None = None) -> dict[str, NodeLife]:
+        """When each node of a cluster was seen, up to a moment; None for the newest."""
+        paths = self._paths(INVENTORY_NODES, cluster, None, as_of)
+        if not paths:
+            return {}
+        query = (
+            "SELECT node, min(first_seen) AS first_seen, max(last_seen) AS last_seen, "
+            "list(DISTINCT provider_id) AS provider_ids FROM stored_rows GROUP BY node ORDER BY node"
+        )
+        return {
+            row["node"]: NodeLife(
+                first_seen=moment_of(row["first_seen"]),
+                last_seen=moment_of(row["last_seen"]),
+                provider_ids=tuple(sorted(filter(None, row["provider_ids"]))),
+            )
+            for row in self._query(query, paths, INVENTORY_NODES).to_pylist()
         }
 
     def merged_rows(

@@ -36,7 +36,7 @@ FOREIGN = {
     "prometheus_remote_storage_highest_timestamp_in_seconds",
     "prometheus_remote_storage_queue_highest_sent_timestamp_seconds",
     "kube_pod_owner", "kube_pod_info", "kube_pod_created", "kube_pod_labels", "kube_pod_container_info",
-    "kube_pod_container_resource_requests", "kube_node_status_allocatable", "kube_resourcequota",
+    "kube_pod_container_resource_requests", "kube_node_status_allocatable", "kube_node_info", "kube_resourcequota",
     # dcgm-exporter and HAMi, beyond what the receiver stores.
     "DCGM_FI_DEV_FB_FREE", "DCGM_FI_DEV_FB_TOTAL", "DCGM_FI_DEV_FB_RESERVED", "DCGM_FI_DEV_XID_ERRORS",
 }  # fmt: skip

@@ -14,7 +14,7 @@ import pytest
 
 from dashboards.report.report import Edition, Report, make_report
 from dashboards.report.table import report_csv, report_excel
-from dashboards.report.text import report_html, report_json, report_markdown, state_bar_svg
+from dashboards.report.text import report_html, report_json, report_lines, report_markdown, state_bar_svg
 from dashboards.report.weeks import WeekFacts
 from fleet.inventory import WorkloadId
 from fleet.profiles import CardState, Profiles, WorkloadState
@@ -29,6 +29,7 @@ from tests.dashboards.embedded import (
     make_views,
     tide_only,
 )
+from tests.enforcer.test_billed import a_part, bill
 
 pytestmark = pytest.mark.long
 
@@ -201,3 +202,15 @@ def _tags(text: str) -> set[str]:
     parser = _Tags()
     parser.feed(text)
     return parser.found
+
+
+def test_report_says_one_line_of_the_bill_where_one_was_imported_and_a_teams_says_none() -> None:
+    bills = (bill(a_part({"n-a": dict.fromkeys(range(1, 12), "70.01")})),)
+    chinese = Edition(bills=bills, language=Language.ZH)
+    made = make_report(PROFILES, (), (), (), now=NOW, prices=PRICES, edition=chinese)
+    assert "账单上至今节省 €560.08" in made.bill
+    assert made.bill in report_html(made)
+    assert "€560.08" in report_markdown(made)
+    assert "€560.08" in report_lines(made)[-1]
+    team = replace(chinese, team=PROFILES.workloads[0].namespace)
+    assert make_report(PROFILES, (), (), (), now=NOW, prices=PRICES, edition=team).bill == ""

@@ -148,8 +148,11 @@ def test_without_our_exporters_the_rules_say_who_was_granted_what(
             (f"group by ({GRANTED}) (gputide:slice:info)", grants),
             ("group by (node, card, framebuffer_bytes, mig_mode) (gputide:card:info)", cards),
             (
-                "group by (node, cpu_cores, memory_bytes) (gputide:node:info)",
-                {'{node="node-1", cpu_cores="96", memory_bytes="1099511627776"}': 1.0, '{node="node-2"}': 1.0},
+                "group by (node, cpu_cores, memory_bytes, provider_id) (gputide:node:info)",
+                {
+                    '{node="node-1", cpu_cores="96", memory_bytes="1099511627776", provider_id="aws:///a/i-1"}': 1.0,
+                    '{node="node-2"}': 1.0,
+                },
             ),
             (f'group by ({SAID}) (gputide:slice:info{{namespace="chat"}})', {chat: 1.0}),
         ],
@@ -180,6 +183,7 @@ def chat_by_kube_state_metrics() -> tuple[Series, ...]:
         ),
         Series(name="kube_node_status_allocatable", labels={"node": "node-1", "resource": "cpu"}, value=96),
         Series(name="kube_node_status_allocatable", labels={"node": "node-1", "resource": "memory"}, value=2**40),
+        Series(name="kube_node_info", labels={"node": "node-1", "provider_id": "aws:///a/i-1"}, value=1),
     )  # fmt: skip
 
 

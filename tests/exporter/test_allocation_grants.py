@@ -9,7 +9,7 @@ import pytest
 from exporter.allocation.state import Allocation
 from exporter.cluster.reader import Watched
 from fleet.grammars.kai import READY_CONDITION
-from fleet.schema import GRANT_LABELS
+from fleet.schema import GRANT_LABELS, NODE_INFO_LABELS
 from fleet.units import GIB, MIB
 from tests.exporter.allocation_manifests import (
     CARD_MIB,
@@ -482,3 +482,11 @@ def test_priority_is_the_one_that_somebody_set(limits: dict[str, str], env: list
     manifest = pod(granted=grant(0) + ";", containers=[container("main", limits, env=env)])
     (info,) = of((NODES, node(cards=1)), (PODS, manifest))["gputide_slice_info"]
     assert dict(zip(GRANT_LABELS, info, strict=True))["priority"] == priority
+
+
+@pytest.mark.parametrize(("said", "kept"), [("aws:///eu-west-1a/i-0abc", "aws:///eu-west-1a/i-0abc"), ("x" * 513, "")])
+def test_a_nodes_provider_id_travels_within_bounds(said: str, kept: str) -> None:
+    manifest = node(cards=1)
+    manifest["spec"]["providerID"] = said
+    (labels,) = of((NODES, manifest))["gputide_node_info"]
+    assert labels[NODE_INFO_LABELS.index("provider_id")] == kept

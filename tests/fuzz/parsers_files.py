@@ -11,11 +11,16 @@ from importlib.resources import files
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
+import pyarrow.csv
+import pyarrow.parquet as pq
 from joserfc import jwt
 from joserfc.jwk import ECKey, KeySet
 
 from dashboards.access.oidc import OidcSignIn, Provider
 from dashboards.access.roster import Roster
+from dashboards.money.import_bill import import_files
+from dashboards.money.kept_bill import read_bill, write_bill
 from enforcer.record.fingerprint import fingerprint_from_json
 from exporter.trace.trace import open_trace
 from fleet.catalogue import parse_catalogue
@@ -28,6 +33,7 @@ from fleet.settings.settings import load_settings
 from gputide.container.measured_pairs import read_measured_pairs
 from gputide.operate.backup_list import LIST_NAME, read_list
 from pipeline.receiver.senders import Senders
+from tests.dashboards.bill_files import NAMES, ROW, a_bill, bill_bytes
 from tests.exporter.builders import TraceFiles
 from tests.fleet.test_documents import a_plan
 from tests.fuzz.parsers import Parser, text_of
@@ -205,6 +211,23 @@ def _trace(name: str, folder: Path, whole: dict[str, bytes]) -> Parser:
     return Parser(name=f"trace-{name.removesuffix('.parquet')}", seeds=(whole[name],), read=read, cost=60)
 
 
+def _bill(path: Path) -> object:
+    return import_files([path], NAMES)
+
+
+def _parquet_bill() -> bytes:
+    sink = pa.BufferOutputStream()
+    strings = pyarrow.csv.ConvertOptions(column_types=dict.fromkeys(ROW, pa.string()))
+    pq.write_table(pyarrow.csv.read_csv(pa.BufferReader(bill_bytes([{}])), convert_options=strings), sink)
+    return bytes(sink.getvalue().to_pybytes())
+
+
+def _kept_bill() -> bytes:
+    path = scratch_file("bill.parquet")
+    write_bill(path, import_files([a_bill(scratch_file("bill.csv"), {})], NAMES).parts)
+    return path.read_bytes()
+
+
 def file_parsers() -> tuple[Parser, ...]:
     """In the order of the rooms that read them."""
     signed = _SignedClaims()
@@ -218,6 +241,9 @@ def file_parsers() -> tuple[Parser, ...]:
         Parser(name="price-csv", seeds=(_PRICES,), read=lambda data: parse_price_csv(
             text_of(data), name="p.csv", today=date(2026, 1, 12), currency="USD"), cost=2),
         Parser(name="measured-pairs", seeds=(_PAIRS,), read=of_file(read_measured_pairs, "pairs.csv"), cost=2),
+        Parser(name="bill", seeds=(bill_bytes([{}, {"x_Line": "b"}]),), read=of_file(_bill, "bill.csv"), cost=20),
+        Parser(name="bill-parquet", seeds=(_parquet_bill(),), read=of_file(_bill, "bill.parquet"), cost=60),
+        Parser(name="kept-bill", seeds=(_kept_bill(),), read=of_file(read_bill, "bill.parquet"), cost=60),
         Parser(name="rights", seeds=(_RIGHTS,), read=of_file(Roster, "rights.toml"), cost=4),
         Parser(name="sender-tokens", seeds=(_TOKENS,), read=of_file(_senders, "tokens"), cost=2),
         Parser(name="plan", seeds=(plan,), read=plan_from_json, cost=8),
