@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import csv
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from datetime import datetime, timedelta
 from pathlib import Path
 
@@ -45,7 +45,7 @@ def import_bill(
     }
     if not known:
         raise NotEnoughData("cannot import a bill: no node was seen yet, and a bill is kept as far as it names one")
-    mapped = () if map_file is None else tuple(_mapped(map_file, set(known)))
+    mapped = () if map_file is None else read_map(map_file, set(known))
     names = billed_names(known, mapped)
     found = import_files(files, names, same_rows=same_rows)
     with writing(folder):
@@ -53,7 +53,15 @@ def import_bill(
     return found, names
 
 
-def _mapped(path: Path, known: set[NodeName]) -> Iterator[tuple[NodeName, str]]:
+def read_map(path: Path, known: set[NodeName]) -> tuple[tuple[NodeName, str], ...]:
+    """Nodes with the `ResourceId` that a CSV with the heading `node,ResourceId` gives them.
+
+    Args:
+        known: nodes that it may name.
+
+    Raises:
+        Misconfigured: it can't be read, is too large, or a row names no node of exactly one cluster.
+    """
     try:
         if path.stat().st_size > _MAP_BYTES_MAX:
             raise Misconfigured(f"cannot use {path}: larger than {_MAP_BYTES_MAX} bytes")
@@ -62,13 +70,15 @@ def _mapped(path: Path, known: set[NodeName]) -> Iterator[tuple[NodeName, str]]:
         raise Misconfigured(f"cannot use {path}: {exc}") from exc
     if not rows or rows[0] != ["node", "ResourceId"]:
         raise Misconfigured(f"cannot use {path}: its heading must be node,ResourceId")
+    found = []
     for number, row in enumerate(rows[1:], 1):
         own = sorted(name for name in known if row and name.node == row[0])
         if len(row) != 2 or not row[1].strip() or len(own) != 1:
             raise Misconfigured(
                 f"cannot use {path}: row {number}: {','.join(row)[:200]!r}: must be a node of one cluster, and an id"
             )
-        yield own[0], row[1]
+        found.append((own[0], row[1]))
+    return tuple(found)
 
 
 def bills_of(

@@ -27,9 +27,11 @@ from fleet.catalogue import parse_catalogue
 from fleet.decisions import Saving
 from fleet.documents import outcome_document, outcome_of, plan_from_json, plan_to_json, seal_plan
 from fleet.inventory import WorkloadId
+from fleet.money.bill import NodeName
 from fleet.outcomes import Outcome, WorkloadOutcome
 from fleet.settings.price_book import parse_price_book, parse_price_csv
 from fleet.settings.settings import load_settings
+from gputide.container.bill import read_map
 from gputide.container.measured_pairs import read_measured_pairs
 from gputide.operate.backup_list import LIST_NAME, read_list
 from pipeline.receiver.senders import Senders
@@ -243,6 +245,8 @@ def file_parsers() -> tuple[Parser, ...]:
         Parser(name="measured-pairs", seeds=(_PAIRS,), read=of_file(read_measured_pairs, "pairs.csv"), cost=2),
         Parser(name="bill", seeds=(bill_bytes([{}, {"x_Line": "b"}]),), read=of_file(_bill, "bill.csv"), cost=20),
         Parser(name="bill-parquet", seeds=(_parquet_bill(),), read=of_file(_bill, "bill.parquet"), cost=60),
+        Parser(name="bill-map", seeds=(b"node,ResourceId\nn1,i-0abc\n",), read=of_file(
+            lambda path: read_map(path, {NodeName("c", "n1")}), "map.csv"), cost=2),
         Parser(name="kept-bill", seeds=(_kept_bill(),), read=of_file(read_bill, "bill.parquet"), cost=60),
         Parser(name="rights", seeds=(_RIGHTS,), read=of_file(Roster, "rights.toml"), cost=4),
         Parser(name="sender-tokens", seeds=(_TOKENS,), read=of_file(_senders, "tokens"), cost=2),
