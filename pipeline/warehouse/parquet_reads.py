@@ -27,6 +27,7 @@ from fleet.schema import (
     QUOTAS,
     SLICE_IDENTITY,
     Column,
+    ColumnKind,
     Measure,
     Merge,
     Table,
@@ -249,18 +250,28 @@ class ParquetReads:
         """Asks a query whose table `stored_rows` is what lies in some files of a table.
 
         A file that is older than a measure lacks its columns, for nothing was collected of it then: with `of_any_age`
-        it reads as null.
+        it reads as null, and a text that it lacks as empty, which is absent too.
         """
         stored = self.files.rows.relation(paths)
         if not isinstance(stored, list):
             of_the_table = pa.schema([column.with_nullable(True) for column in arrow_schema(table)])
-            connection.register("stored_rows", stored.replace_schema(of_the_table))
-            return connection.sql(query)
-        rows = connection.read_parquet(stored, hive_partitioning=False, union_by_name=of_any_age)
+            connection.register("all_rows", stored.replace_schema(of_the_table))
+            rows = connection.table("all_rows")
+        else:
+            rows = connection.read_parquet(stored, hive_partitioning=False, union_by_name=of_any_age)
+            if of_any_age:
+                connection.register("all_columns", arrow_schema(table).empty_table())
+                rows.create_view("found_rows", replace=True)
+                rows = connection.sql("SELECT * FROM found_rows UNION ALL BY NAME SELECT * FROM all_columns")
         if of_any_age:
-            connection.register("all_columns", arrow_schema(table).empty_table())
-            rows.create_view("found_rows", replace=True)
-            rows = connection.sql("SELECT * FROM found_rows UNION ALL BY NAME SELECT * FROM all_columns")
+            rows.create_view("sparse_rows", replace=True)
+            texts = [
+                quoted(column.name)
+                for column in table.columns
+                if column.kind is ColumnKind.TEXT and not column.is_optional
+            ]
+            filled = ", ".join(f"coalesce({name}, '') AS {name}" for name in texts)
+            rows = connection.sql(f"SELECT * REPLACE ({filled}) FROM sparse_rows")
         rows.create_view("stored_rows", replace=True)
         return connection.sql(query)
 
