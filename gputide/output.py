@@ -117,7 +117,7 @@ class Answer:
 
 
 def printable(text: str) -> str:
-    """A text without what a terminal would obey: names come from tenants, and messages from whoever writes objects."""
+    """A text without what a terminal would obey: names come from tenants, and messages from who writes objects."""
     return _OBEYED.sub("\N{REPLACEMENT CHARACTER}", text)
 
 

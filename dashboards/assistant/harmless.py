@@ -1,6 +1,6 @@
 """Makes an answer safe for an assistant to read: what others wrote is marked, cleaned and cut, and lists are cut.
 
-Whoever deploys a pod chooses its name, namespace and labels, and may write into them what an assistant would take for
+People who deploy a pod choose its name, namespace and labels, and may write into them what an assistant would take for
 an order. So every text of an answer counts as written by tenants, unless its key is one of `OWN_WORDS` and its value
 looks like a word of ours; sentences of ours count as well, since they quote names. Pure. Called by
 `dashboards.assistant.answers`.

@@ -1,7 +1,7 @@
 """What a tool of the assistant is, what it is asked, and the checks of both; no protocol, no socket.
 
 A tool reads the ports of the person who asks (`access/scoped`), so it decides on no right that these know. Called by
-`dashboards.assistant.server`; tools that need a whole data folder come from `gputide.container.assistant`.
+`dashboards.assistant.server`; tools that need a whole data folder come from `gputide.assistant`.
 """
 
 from __future__ import annotations

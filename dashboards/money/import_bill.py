@@ -111,7 +111,7 @@ def _with_issuer(texts: pa.Table) -> pa.Table:
 
 
 def _cover(found: FocusRows, texts: pa.Table, drafts: dict[_PartKey, _Draft]) -> None:
-    """Note what scopes and days the rows speak of, whomever they are about."""
+    """Note what scopes and days the rows speak of, whatever node they are about."""
     start, end = texts.column("ChargePeriodStart"), texts.column("ChargePeriodEnd")
     is_used = pc.and_(
         pc.equal(texts.column("ChargeCategory"), "Usage"),

@@ -15,7 +15,16 @@ from itertools import groupby
 from typing import Any
 
 from dashboards.queries import PlanEntry
-from dashboards.usage_api.names import API_VERSION, CARDS_NAME, COSTS_NAME, PODS_NAME, Object
+from dashboards.usage_api.names import (
+    API_VERSION,
+    CARDS_NAME,
+    COSTS_NAME,
+    PODS_NAME,
+    Object,
+    said_bytes,
+    said_ratio,
+    summed,
+)
 from dashboards.view_models.rows import price_per_week
 from dashboards.view_models.slice_uses import USE_HOURS, SliceUse
 from dashboards.words.advice import refusal_words, state_words
@@ -25,7 +34,6 @@ from fleet.inventory import Card
 from fleet.money.prices import Prices
 from fleet.money.week_hours import GRANTED, NOT_USED, Measures, WeekHours, part_of
 from fleet.profiles import CardProfile, Profile, Profiles, WorkloadState
-from fleet.units import GIB
 from fleet.words import Language, Words
 
 WEEK_NAME = "last-seven-days"
@@ -277,20 +285,6 @@ def _money(amount: Decimal | None) -> str | None:
     return None if amount is None else str(amount.quantize(_CENTS))
 
 
-def _percent(ratio: float | None) -> str:
-    return "unknown" if ratio is None else f"{ratio:.0%}"
-
-
-def _gib(count: int | None) -> str:
-    return "unknown" if count is None else f"{count / GIB:.1f} GiB"
-
-
-def _summed(item: Object, name: str) -> Any:
-    """Sum of a figure over the slices of a pod; None where it is known of none."""
-    known = [part[name] for part in item["slices"] if part[name] is not None]
-    return sum(known) if known else None
-
-
 def _per_day_cell(item: Object) -> str:
     return "no price" if item["costPerDay"] is None else f"{item['costPerDay']} {item['currency']}"
 
@@ -302,10 +296,10 @@ PODS = Resource(
     columns=(
         ("Name", "string", lambda item: item["metadata"]["name"]),
         ("Cards", "integer", lambda item: len({part["card"] for part in item["slices"]})),
-        ("Granted", "string", lambda item: _percent(_summed(item, "grantedComputeRatio"))),
-        ("Used", "string", lambda item: _percent(_summed(item, "usedComputeRatio"))),
-        ("FB granted", "string", lambda item: _gib(_summed(item, "grantedFramebufferBytes"))),
-        ("FB used", "string", lambda item: _gib(_summed(item, "usedFramebufferBytesMax"))),
+        ("Granted", "string", lambda item: said_ratio(summed(item, "grantedComputeRatio"))),
+        ("Used", "string", lambda item: said_ratio(summed(item, "usedComputeRatio"))),
+        ("FB granted", "string", lambda item: said_bytes(summed(item, "grantedFramebufferBytes"))),
+        ("FB used", "string", lambda item: said_bytes(summed(item, "usedFramebufferBytesMax"))),
         ("State", "string", lambda item: item["state"] or "unknown"),
         ("Idle since", "string", lambda item: item["idleSince"] or ""),
         ("Cost a day", "string", _per_day_cell),
@@ -320,8 +314,8 @@ CARDS = Resource(
         ("Node", "string", lambda item: item["node"]),
         ("Model", "string", lambda item: item["cardModel"]),
         ("State", "string", lambda item: item["state"]),
-        ("Used p95", "string", lambda item: _percent(item["computeP95Ratio"])),
-        ("FB used", "string", lambda item: _gib(item["usedFramebufferBytesMax"])),
+        ("Used p95", "string", lambda item: said_ratio(item["computeP95Ratio"])),
+        ("FB used", "string", lambda item: said_bytes(item["usedFramebufferBytesMax"])),
         ("Workloads", "integer", lambda item: len(item["workloads"])),
         ("Idle since", "string", lambda item: item["idleSince"] or ""),
         ("Cost a day", "string", _per_day_cell),

@@ -8,13 +8,11 @@ from decimal import Decimal
 from enum import StrEnum
 from typing import Any
 
-from dashboards.usage_api.names import Object
+from dashboards.usage_api.names import Object, said_bytes, said_ratio, summed
 from fleet.units import (
     Money,
-    format_bytes_short,
     format_count,
     format_money_short,
-    format_percent,
     format_plan_id,
     format_time,
     parse_time,
@@ -52,11 +50,11 @@ def pods_answer(pods: Sequence[Object], order: Order, *, namespace: str | None) 
             "namespace": lambda pod: pod["metadata"]["namespace"],
             "pod": lambda pod: pod["metadata"]["name"],
             "cards": lambda pod: len({part["card"] for part in pod["slices"]}),
-            "granted": lambda pod: _percent(_sum(pod, "grantedComputeRatio")),
-            "used": lambda pod: _percent(_sum(pod, "usedComputeRatio")),
-            "peak": lambda pod: _percent(_most(pod, "usedComputeRatioMax")),
-            "framebuffer": lambda pod: _bytes(_sum(pod, "grantedFramebufferBytes")),
-            "held": lambda pod: _bytes(_sum(pod, "usedFramebufferBytesMax")),
+            "granted": lambda pod: said_ratio(summed(pod, "grantedComputeRatio")),
+            "used": lambda pod: said_ratio(summed(pod, "usedComputeRatio")),
+            "peak": lambda pod: said_ratio(_most(pod, "usedComputeRatioMax")),
+            "framebuffer": lambda pod: said_bytes(summed(pod, "grantedFramebufferBytes")),
+            "held": lambda pod: said_bytes(summed(pod, "usedFramebufferBytesMax")),
             "state": lambda pod: pod["state"] or "unknown",
             "idle for": _idle_for,
             "cost a day": _cost,
@@ -84,9 +82,9 @@ def cards_answer(cards: Sequence[Object], order: Order) -> Answer:
             "card": lambda card: card["metadata"]["name"],
             "model": lambda card: card["cardModel"],
             "state": lambda card: card["state"],
-            "used p95": lambda card: _percent(card["computeP95Ratio"]),
-            "framebuffer": lambda card: _bytes(card["framebufferBytes"]),
-            "held": lambda card: _bytes(card["usedFramebufferBytesMax"]),
+            "used p95": lambda card: said_ratio(card["computeP95Ratio"]),
+            "framebuffer": lambda card: said_bytes(card["framebufferBytes"]),
+            "held": lambda card: said_bytes(card["usedFramebufferBytesMax"]),
             "workloads": lambda card: ", ".join(card["workloads"]) or "–",
             "idle for": _idle_for,
             "cost a day": _cost,
@@ -237,21 +235,8 @@ def _known(items: Iterable[Any]) -> list[Any]:
     return [item for item in items if item is not None]
 
 
-def _sum(pod: Object, name: str) -> Any:
-    known = _known(part[name] for part in pod["slices"])
-    return sum(known) if known else None
-
-
 def _most(pod: Object, name: str) -> Any:
     return max(_known(part[name] for part in pod["slices"]), default=None)
-
-
-def _percent(ratio: float | None) -> str:
-    return "unknown" if ratio is None else format_percent(ratio)
-
-
-def _bytes(count: int | None) -> str:
-    return "unknown" if count is None else format_bytes_short(count)
 
 
 def _decimal(text: str | None) -> Decimal:
@@ -305,7 +290,7 @@ def _moment(text: str) -> datetime:
 
 def _wasted(pod: Object) -> Decimal:
     """What of a pod's cost a day goes for compute that it does not use; of one that is not known nothing."""
-    granted, used = _sum(pod, "grantedComputeRatio"), _sum(pod, "usedComputeRatio")
+    granted, used = summed(pod, "grantedComputeRatio"), summed(pod, "usedComputeRatio")
     if not granted or used is None or pod["isIdle"] is None:
         return Decimal(0)
     return _decimal(pod["costPerDay"]) * Decimal(str(max(0.0, 1 - used / granted)))

@@ -51,9 +51,9 @@ def verify(
     # The bill is held against all plans, because a card that two of them free counts once.
     bill = [one for one in bills_of(session, chosen.cluster) if one.plan_id == chosen.plan_id]
     if bill:
-        told = bill_words(bill, Language.EN)
+        line = bill_words(bill, Language.EN)
         answer = replace(
-            answer, headline=(*answer.headline, told), document={**answer.document, "bill": bill_document(bill[0])}
+            answer, headline=(*answer.headline, line), document={**answer.document, "bill": bill_document(bill[0])}
         )
     nights = tide_journal(folder).nights()
     if nights:

@@ -36,7 +36,7 @@ def asked_all(operator: Operator, audit: AuditLog) -> tuple[list[Write], dict[st
     ground.api.create("/api/v1/namespaces", {"metadata": {"name": NAMESPACE}})
     begun = audit.size()
     operator.planned(stand_up(ground.api, NAMESPACE, *SERVICES, prefix=NAMESPACE, spare_cards=2, played=ground.played))
-    # Whoever made the plan wrote it down there, so that a write of theirs would be seen.
+    # Who made the plan wrote it down there, so that a write of theirs would be seen.
     ours = {write.user for write in audit.writes(begun) if write.resource == "gpuplans"}
     assert ours
     begun = audit.size()
