@@ -1,4 +1,4 @@
-"""The page of the doctor: every finding with what it disables and what mends it, from the catalogue."""
+"""The pages of the doctor: every finding with what it disables and what mends it, from the catalogue."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ sure. `note`: worth knowing; gputide reckons with it.
 
 `--format json` (schema `gputide.doctor/v1`): `checked_at`, `areas`, `summary` (counts of `ok`, `finding`, `unchecked`,
 `error`, `warning`, `note`) and `diagnoses`, each with `area`, `check`, `state`, `code`, `severity`, `subject`, `found`,
-`says`, `disables` and `mend`. A code never changes its meaning. `gputide doctor --codes` lists all that follow.
+`says`, `disables` and `mend`. A code never changes its meaning. `gputide doctor --codes` lists them all.
 
 Rights in a cluster are asked of the API server one by one. Of another account than one's own, as an administrator:
 
@@ -58,19 +58,22 @@ _NAMES = {
 }
 
 
-def doctor_page() -> str:
-    """Text of `doctor.md`."""
-    lines = [_HEADING]
+def doctor_pages() -> dict[str, str]:
+    """`doctor.md`, which lists the areas, and a page of findings for each of them: file name to Markdown."""
+    index = [_HEADING, "| area | findings | asked alone |", "|---|---|---|"]
+    pages = {}
     for area in Area:
-        lines += [f"## {_NAMES[area]}", "", f"`gputide doctor {area.value}`", ""]
         kinds = [kind for kind in catalogue().values() if kind.area is area]
-        lines += _entries(sorted(kinds, key=lambda kind: list(Severity).index(kind.severity)))
-    return "\n".join(lines).rstrip() + "\n"
+        asked = f"`gputide doctor {area.value}`"
+        index.append(f"| [{_NAMES[area]}](doctor/{area.value}.md) | {len(kinds)} | {asked} |")
+        entries = _entries(sorted(kinds, key=lambda kind: list(Severity).index(kind.severity)))
+        pages[f"doctor/{area.value}.md"] = "\n".join((f"# Doctor: {_NAMES[area]}", "", asked, "", *entries))
+    return {"doctor.md": "\n".join(index) + "\n", **pages}
 
 
 def _entries(kinds: Iterable[FindingKind]) -> Iterator[str]:
     for kind in kinds:
-        yield f"### {kind.code}"
+        yield f"## {kind.code}"
         yield ""
         yield f"*{kind.severity.value}* – {kind.says}"
         yield ""

@@ -16,10 +16,10 @@ DOCS = Path(__file__).resolve().parent
 sys.path[:0] = [str(DOCS.parent), str(DOCS)]
 
 from backends_page import backends_page  # noqa: E402
-from doctor_page import doctor_page  # noqa: E402
+from doctor_page import doctor_pages  # noqa: E402
 from known_page import known_page  # noqa: E402
-from metrics_page import metrics_page  # noqa: E402
-from settings_page import settings_page  # noqa: E402
+from metrics_page import metrics_pages  # noqa: E402
+from settings_page import settings_pages  # noqa: E402
 from sizing import sizing_page  # noqa: E402
 
 from fleet.catalogue import catalogue  # noqa: E402 - the path is set above, so that the script runs anywhere
@@ -27,14 +27,14 @@ from fleet.schema import TABLES  # noqa: E402
 
 
 def pages() -> dict[str, str]:
-    """The generated pages: file name to text."""
+    """The generated pages: path below this folder, to text."""
     return {
-        "settings.md": settings_page(),
-        "metrics.md": metrics_page(),
+        **settings_pages(),
+        **metrics_pages(),
         "backends.md": backends_page(),
         "card-models.md": _card_models(),
         "tables.md": _tables(),
-        "doctor.md": doctor_page(),
+        **doctor_pages(),
         "sizing.md": sizing_page(DOCS / "sizing-figures.toml"),
         "what-each-source-knows.md": known_page(DOCS / "known-by-path.json"),
     }
@@ -70,5 +70,6 @@ def _tables() -> str:
 
 if __name__ == "__main__":
     for name, text in pages().items():
+        (DOCS / name).parent.mkdir(exist_ok=True)
         (DOCS / name).write_text(text, encoding="utf-8")
     runpy.run_path(str(DOCS.parent / "deploy" / "helm" / "generate.py"))["write_chart_files"]()

@@ -1,4 +1,4 @@
-"""The page about metrics: every family that the exporters show, whose names are understood, what the receiver reports.
+"""The pages about metrics: every family that the exporters show, whose names are understood, what the receiver reports.
 
 Called by `docs/generate.py`. All of it is made from the code: the families' own records, the alias table, the columns.
 """
@@ -50,10 +50,21 @@ _SOURCE_WORDS = {
 }
 
 
-def metrics_page() -> str:
-    """The Markdown page."""
-    sections = (_measures, _families, _checks, _compat, _peers, _understood, _receiver, _web, _others)
-    return "\n".join(line for section in sections for line in section()) + "\n"
+def metrics_pages() -> dict[str, str]:
+    """`metrics.md` with the measures, and a page for each further kind of name: file name to Markdown."""
+    kinds = (
+        ("exporters", "What the exporters show", (_families, _checks)),
+        ("other-names", "Names of other exporters", (_compat, _peers)),
+        ("understood", "What the receiver understands", (_understood,)),
+        ("processes", "What gputide says of itself", (_receiver, _web, _others)),
+    )
+    measures = [*_measures(), ""]
+    pages = {}
+    for name, title, sections in kinds:
+        measures.append(f"- [{title}](metrics/{name}.md)")
+        lines = (f"# Metrics: {title[0].lower()}{title[1:]}", *(line for section in sections for line in section()))
+        pages[f"metrics/{name}.md"] = "\n".join(lines).rstrip() + "\n"
+    return {"metrics.md": "\n".join(measures) + "\n", **pages}
 
 
 def _measures() -> Iterator[str]:

@@ -1,4 +1,4 @@
-"""The page about settings: every setting with its default, range and meaning, made from the settings' own records.
+"""The pages about settings: every setting with its default, range and meaning, made from the settings' own records.
 
 Called by `docs/generate.py`.
 """
@@ -22,21 +22,33 @@ Defaults < TOML file (`--config`) < environment < `--set NAME=VALUE`. Sizes and 
 """
 
 
-def settings_page() -> str:
-    """The Markdown page."""
-    lines = [
-        "# Settings\n",
-        _INTRODUCTION,
-        "| setting | environment | default | range | meaning |",
-        "|---|---|---|---|---|",
-    ]
+def settings_pages() -> dict[str, str]:
+    """`settings.md`, which lists the sections, and a page for each of them: file name to Markdown."""
     meanings = setting_meanings()
+    by_section: dict[str, list[str]] = {}
     for name, field in setting_fields():
-        default = field.get_default(call_default_factory=False)
-        value = "none" if default is None else json.dumps(default, default=str)
-        variable = "GPUTIDE_" + name.upper().replace(".", "__")
-        lines.append(f"| `{name}` | `{variable}` | `{value}` | {_range(field)} | {meanings[name]} |")
-    return "\n".join(lines) + "\n"
+        by_section.setdefault(name.partition(".")[0], []).append(_setting(name, field, meanings[name]))
+    index = ["# Settings\n", _INTRODUCTION, "| section | settings | what it is about |", "|---|---|---|"]
+    pages = {}
+    for section, settings in by_section.items():
+        about = _about(section)
+        index.append(f"| [`{section}`](settings/{section}.md) | {len(settings)} | {about} |")
+        pages[f"settings/{section}.md"] = "\n".join((f"# Settings: {section}\n", f"{about}\n", *settings))
+    return {"settings.md": "\n".join(index) + "\n", **pages}
+
+
+def _about(section: str) -> str:
+    """What a section is about: the first line of its record's docstring."""
+    record = Settings.model_fields[section].annotation
+    return (inspect.getdoc(record) or "").partition("\n")[0]
+
+
+def _setting(name: str, field: FieldInfo, meaning: str) -> str:
+    default = field.get_default(call_default_factory=False)
+    value = "none" if default is None else json.dumps(default, default=str)
+    variable = "GPUTIDE_" + name.upper().replace(".", "__")
+    known = (f"`{variable}`", f"default `{value}`", _range(field))
+    return f"## `{name}`\n\n{meaning}\n\n{' · '.join(filter(None, known))}\n"
 
 
 def setting_meanings() -> dict[str, str]:

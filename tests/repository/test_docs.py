@@ -10,15 +10,23 @@ import pytest
 
 from docs.backends_page import BY_RULES, ON_API_SERVER, UNDONE_SIMULATED, UNDONE_THERE
 from fleet.capabilities.register import CAPABILITIES
+from fleet.settings.settings import Settings
+from gputide.doctor.finding import Area
 from recommender.advice.register import ADVICE
 
 PAGES = (
     "settings.md",
+    *(f"settings/{section}.md" for section in Settings.model_fields),
     "metrics.md",
+    "metrics/exporters.md",
+    "metrics/other-names.md",
+    "metrics/understood.md",
+    "metrics/processes.md",
     "backends.md",
     "card-models.md",
     "tables.md",
     "doctor.md",
+    *(f"doctor/{area.value}.md" for area in Area),
     "sizing.md",
     "what-each-source-knows.md",
 )

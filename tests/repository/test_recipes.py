@@ -279,7 +279,7 @@ def test_metric_is_scraped_stored_and_shown(carry_out: Callable[[str], Made], tm
     sums = {card: row["tensor_active_ratio_sum"] for card, row in found["stored"]}
     assert sums == {"GPU-1": 250_000, "GPU-2": 500_000}
     shown = made.python(
-        "-c", "import sys; sys.path.append('docs'); import metrics_page as page; print(page.metrics_page())"
+        "-c", "import sys; sys.path.append('docs'); import metrics_page as page; print(*page.metrics_pages().values())"
     )
     assert "gputide_card_tensor_active_ratio" in shown
     assert "DCGM_FI_PROF_PIPE_TENSOR_ACTIVE" in shown
