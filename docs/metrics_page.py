@@ -5,7 +5,8 @@ Called by `docs/generate.py`. All of it is made from the code: the families' own
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+import re
+from collections.abc import Callable, Iterable, Iterator
 
 from dashboards.notify.sending import NotifyMetrics
 from dashboards.request_hooks import WebMetrics
@@ -51,20 +52,22 @@ _SOURCE_WORDS = {
 
 
 def metrics_pages() -> dict[str, str]:
-    """`metrics.md` with the measures, and a page for each further kind of name: file name to Markdown."""
-    kinds = (
-        ("exporters", "What the exporters show", (_families, _checks)),
-        ("other-names", "Names of other exporters", (_compat, _peers)),
-        ("understood", "What the receiver understands", (_understood,)),
-        ("processes", "What gputide says of itself", (_receiver, _web, _others)),
+    """`metrics.md` with the measures, and a page for each kind of names: path to Markdown."""
+    kinds: tuple[tuple[str, Iterable[str]], ...] = (
+        *((section.title, _families(section.text, section.families)) for section in CATALOGUE),
+        ("Plans and savings", _families("From the data folder, by `gputide run export savings`.", SAVINGS_FAMILIES)),
+        ("Checks", _checks()),
+        ("Names of other exporters", (*_compat(), *_peers())),
+        ("Understood on the way in", _understood()),
+        ("Processes of gputide", (*_receiver(), *_web(), *_others())),
     )
-    measures = [*_measures(), ""]
+    index = [*_measures(), ""]
     pages = {}
-    for name, title, sections in kinds:
-        measures.append(f"- [{title}](metrics/{name}.md)")
-        lines = (f"# Metrics: {title[0].lower()}{title[1:]}", *(line for section in sections for line in section()))
-        pages[f"metrics/{name}.md"] = "\n".join(lines).rstrip() + "\n"
-    return {"metrics.md": "\n".join(measures) + "\n", **pages}
+    for title, lines in kinds:
+        name = f"metrics/{re.sub('[^a-z]+', '-', title.lower())}.md"
+        index.append(f"- [{title}]({name})")
+        pages[name] = "\n".join((f"# Metrics: {title[0].lower() + title[1:]}\n", *lines)).rstrip() + "\n"
+    return {"metrics.md": "\n".join(index) + "\n", **pages}
 
 
 def _measures() -> Iterator[str]:
@@ -79,18 +82,11 @@ def _measures() -> Iterator[str]:
         yield f"| `{column.measure.value}` | {span} | {' | '.join(cells)} |"
 
 
-def _families() -> Iterator[str]:
-    for section in CATALOGUE:
-        yield f"\n## {section.title}\n"
-        yield f"{section.text}\n"
-        yield "| metric | type | labels | meaning |"
-        yield "|---|---|---|---|"
-        yield from map(_family_row, section.families)
-    yield "\n## Plans and savings\n"
-    yield "From the data folder, by `gputide run export savings`.\n"
+def _families(text: str, families: Iterable[CataloguedFamily]) -> Iterator[str]:
+    yield f"{text}\n"
     yield "| metric | type | labels | meaning |"
     yield "|---|---|---|---|"
-    yield from map(_family_row, SAVINGS_FAMILIES)
+    yield from map(_family_row, families)
 
 
 def _family_row(family: CataloguedFamily) -> str:
@@ -99,7 +95,6 @@ def _family_row(family: CataloguedFamily) -> str:
 
 
 def _checks() -> Iterator[str]:
-    yield "\n## Checks\n"
     yield "What the label `check` may say. A remark does not distrust the number: it says that the work is odd.\n"
     yield "| check | of | counter | kind | fails where |"
     yield "|---|---|---|---|---|"
@@ -116,7 +111,7 @@ def _checks() -> Iterator[str]:
 
 
 def _compat() -> Iterator[str]:
-    yield "\n## Shown under other exporters' names\n"
+    yield "## Shown under other exporters' names\n"
     yield "Where we have the figure, and with `run export node --compat` only.\n"
     yield "| name | with | gputide's |"
     yield "|---|---|---|"
@@ -153,13 +148,12 @@ def _ours(subject: Subject, measure: Measure | None, fact: str | None) -> str | 
 
 
 def _understood() -> Iterator[str]:
-    yield "\n## Understood on the way in\n"
     yield "By the receiver, with unit conversion:\n"
     yield from (f"- `{name}`" for name in sorted(known_names()))
 
 
 def _receiver() -> Iterator[str]:
-    yield "\n## The receiver itself\n"
+    yield "## The receiver itself\n"
     yield "At its `/metrics`, all of its processes together:\n"
     yield "| metric | kind | by | meaning |"
     yield "|---|---|---|---|"

@@ -98,7 +98,7 @@ def _cards(settings: Settings) -> tuple[AlertRule, ...]:
             severity=Severity.WARNING,
             summary="{{ $value }} series of {{ $labels.counter }} fail the cross-check {{ $labels.check }}",
             description="No advice is given on these pods while their counters contradict each other; the table of "
-            "checks is in docs/metrics/exporters.md.",
+            "checks is in docs/metrics/checks.md.",
             needs="gputide run export node; two of the checks are also made from dcgm-exporter and HAMi together",
         ),
     )

@@ -11,7 +11,7 @@ _REASONS = ("full", "unavailable", "rate", "busy")
 _PASSES = (
     ("rollup", "step"), ("bridge", "poll"), ("agent", "look"), ("relief", "look"), ("tide", "step"), ("notify", "look"),
 )  # fmt: skip
-"""Processes that do one thing again and again, and what each calls a time of it (docs/metrics/processes.md)."""
+"""Processes that do one thing again and again, and what each calls a time of it (docs/metrics.md)."""
 _CALLERS = ("agent", "admission", "relief", "tide")
 """Processes that count their requests to the Kubernetes API."""
 
@@ -153,7 +153,7 @@ BOARD = Board(
             draw=Draw.TABLE,
             queries=(Query(expression='count by (check, counter) (gputide:counter:distrusted{cluster=~"$cluster"})'),),
             empty="No counter is in doubt",
-            about="What each check means stands in docs/metrics/exporters.md.",
+            about="What each check means stands in docs/metrics/checks.md.",
             columns=(("check", "check"), ("counter", "counter")),
             value_heading="series",
         ),

@@ -31,8 +31,9 @@ class ExporterSettings(ListenerSettings):
     scrape_tokens_file: Path | None = None
     """File with a line `TOKEN NAME` per scraper; TOKEN may be `sha256:` and its digest. Read again when changed."""
     own_listen: HostPort | None = None
-    """Where a process that has no other port for it shows `/metrics` of itself (docs/metrics/processes.md lists which), such as
-    `127.0.0.1:9403`, another for each process of a machine; none for nowhere. TLS and tokens are those above."""
+    """Where a process that has no other port for it shows `/metrics` of itself (docs/metrics/processes-of-gputide.md
+    lists which), such as `127.0.0.1:9403`, another for each process of a machine; none for nowhere. TLS and tokens are
+    those above."""
 
     node: str | None = Field(default=None, min_length=1, max_length=253)
     """Name of this node, as Kubernetes has it; none for `NODE_NAME` of the environment, else the host's name."""

@@ -48,7 +48,7 @@ def test_a_name_has_one_kind() -> None:
 
 
 def test_every_family_stands_on_the_page(repository: Path) -> None:
-    page = (repository / "docs" / "metrics" / "exporters.md").read_text(encoding="utf-8")
+    page = "".join(path.read_text(encoding="utf-8") for path in (repository / "docs" / "metrics").glob("*.md"))
     assert [family.name for family in every_family() if f"| `{family.name}` | {family.kind.value} |" not in page] == []
 
 

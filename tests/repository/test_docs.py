@@ -14,14 +14,26 @@ from fleet.settings.settings import Settings
 from gputide.doctor.finding import Area
 from recommender.advice.register import ADVICE
 
+METRICS = (
+    "measures-cards-nodes-and-grants",
+    "cards-beyond-the-stored-measures",
+    "hami-s-shared-regions",
+    "the-node-s-sources",
+    "processes",
+    "cross-checks",
+    "the-scheduler-layer",
+    "the-exporter-itself",
+    "plans-and-savings",
+    "checks",
+    "names-of-other-exporters",
+    "understood-on-the-way-in",
+    "processes-of-gputide",
+)
 PAGES = (
     "settings.md",
     *(f"settings/{section}.md" for section in Settings.model_fields),
     "metrics.md",
-    "metrics/exporters.md",
-    "metrics/other-names.md",
-    "metrics/understood.md",
-    "metrics/processes.md",
+    *(f"metrics/{name}.md" for name in METRICS),
     "backends.md",
     "card-models.md",
     "tables.md",
