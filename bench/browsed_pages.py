@@ -32,6 +32,7 @@ SEEN_FIRST: dict[str, tuple[str, ...]] = {
     "workload": ("#strips .main-svg", "#week .main-svg"),
     "plan": ("#after .main-svg", "#apply-reason:not(:empty)"),
     "savings": ("#funnel",),
+    "cost": ("#cost-days .main-svg", ".teams tbody tr"),
     "tenants": (".teams tbody tr",),
     "health": (".page.health",),
 }

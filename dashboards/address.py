@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from urllib.parse import parse_qsl, quote, urlencode
 
-RANGES: Mapping[str, int | None] = {"24h": 24, "7d": 168, "all": None}
+RANGES: Mapping[str, int | None] = {"24h": 24, "7d": 168, "28d": 672, "all": None}
 """Time ranges that the address may name, hours; None is all there is."""
 
 RANGE_DEFAULT = "7d"

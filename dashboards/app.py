@@ -36,6 +36,7 @@ from dashboards.api import routes as api
 from dashboards.assistant import route as assistant_route
 from dashboards.assistant.answers import Assistant
 from dashboards.pages import clusters as page_clusters
+from dashboards.pages import cost as page_cost
 from dashboards.pages import fleet as page_fleet
 from dashboards.pages import health as page_health
 from dashboards.pages import node as page_node
@@ -63,6 +64,7 @@ _PAGES: dict[str, ModuleType] = {
     "/workloads": page_workloads,
     "/plan": page_plan,
     "/savings": page_savings,
+    "/cost": page_cost,
     "/tenants": page_tenants,
     "/health": page_health,
     "/clusters": page_clusters,
@@ -168,6 +170,7 @@ def create_app(
     _register_pages(app, views, access)
     _register_search(app, views)
     page_fleet.register(app, views)
+    page_cost.register(app)
     page_workloads.register(app, views)
     page_node.register(app, views, access, page_plan.register(app, views, access))
     return app

@@ -20,6 +20,7 @@ from fleet.decisions import NodeSwitch
 from fleet.errors import Unavailable
 from fleet.inventory import Quota, WorkloadId
 from fleet.money.budgets import BudgetStatus
+from fleet.money.cost_days import CostDays
 from fleet.money.prices import Prices
 from fleet.money.unit_costs import UnitCost
 from fleet.money.week_hours import WeekHours
@@ -459,6 +460,10 @@ class Money(Protocol):
 
     def week(self, cluster: str) -> WeekHours | None:
         """Card hours of the last seven days by tenant; None where no card was known then. Raises as `unit_costs`."""
+        ...
+
+    def cost_days(self, cluster: str, *, is_all: bool) -> CostDays | None:
+        """Card hours by day and holder of the last 28 days, or of all that is known up to 400; None without a card."""
         ...
 
     def unit_costs(self, cluster: str) -> tuple[UnitCost, ...]:

@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from types import MappingProxyType
 from typing import Any
 
-from fleet.profiles import CardState
+from fleet.profiles import CardState, HourMeasure
 
 STATE_COLOURS: Mapping[CardState, str] = MappingProxyType(
     {
@@ -24,6 +24,18 @@ STATE_COLOURS: Mapping[CardState, str] = MappingProxyType(
     }
 )
 """Fill of a mark by state of the card."""
+
+MEASURE_COLOURS: Mapping[HourMeasure, str] = MappingProxyType(
+    {
+        HourMeasure.USED: STATE_COLOURS[CardState.BUSY],
+        HourMeasure.UNUSED: STATE_COLOURS[CardState.LOW_USE],
+        HourMeasure.IDLE_HELD: STATE_COLOURS[CardState.IDLE_HELD],
+        HourMeasure.IDLE: "#F2CE7E",
+        HourMeasure.STRANDED: "#9AA5B1",
+        HourMeasure.UNALLOCATED: STATE_COLOURS[CardState.FREE],
+    }
+)
+"""Fill of card hours by what became of them: the colours of the states that they come from."""
 
 STATE_INK: Mapping[CardState, str] = MappingProxyType(
     {

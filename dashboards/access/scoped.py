@@ -45,6 +45,7 @@ from fleet.decisions import NodeSwitch, Plan
 from fleet.errors import GputideError, NotEnoughData, Refused, Unavailable
 from fleet.inventory import Quota
 from fleet.money.budgets import BudgetStatus
+from fleet.money.cost_days import CostDays
 from fleet.money.prices import Prices
 from fleet.money.unit_costs import UnitCost
 from fleet.money.week_hours import WeekHours
@@ -361,6 +362,11 @@ class _ScopedMoney(_Scoped[Money]):
     def week(self, cluster: str) -> WeekHours | None:
         namespaces = self._seen(cluster)
         found = self._inner.week(cluster)
+        return found if found is None or namespaces is None else found.only(namespaces)
+
+    def cost_days(self, cluster: str, *, is_all: bool) -> CostDays | None:
+        namespaces = self._seen(cluster)
+        found = self._inner.cost_days(cluster, is_all=is_all)
         return found if found is None or namespaces is None else found.only(namespaces)
 
     def unit_costs(self, cluster: str) -> tuple[UnitCost, ...]:

@@ -7,7 +7,7 @@ Called by `gputide cost`, budgets, report and pages.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 
 import numpy as np
@@ -19,6 +19,7 @@ from fleet.errors import Misconfigured, NotEnoughData
 from fleet.inventory import Inventory
 from fleet.money.charged_day import ChargedDay, ServedUnit
 from fleet.money.charges import BillingPeriod, Chargeback, Owner, chargeback
+from fleet.money.cost_days import CostDays, cost_days
 from fleet.money.energy import card_energy
 from fleet.money.focus import Basis, ChargePeriod, FocusContext
 from fleet.money.prices import CardPrice, PriceBook
@@ -81,6 +82,13 @@ class CostPeriod:
     def chargeback(self, by: Owner) -> Chargeback:
         """Its cost by owner."""
         return chargeback(self.days(), self.who, self.billed, by=by, team_labels=self.settings.prices.team_labels)
+
+    def cost_days(self) -> CostDays:
+        """Its card hours by day and holder, from the midnight of the day in which the first card was seen."""
+        start = max(self.since, _midnight(self.known_since))
+        return cost_days(
+            replace(self, since=start).days(), self.who, self.billed, team_labels=self.settings.prices.team_labels
+        )
 
     def focus_context(self, basis: Basis, period: ChargePeriod, advice: dict[str, str]) -> FocusContext:
         """What an export needs beside the days."""

@@ -25,11 +25,12 @@ from fleet.sentences import Sentence
 from fleet.words import Language
 
 PAGES = (("/", "page.fleet"), ("/workloads", "page.workloads"), ("/plan", "page.plan"), ("/savings", "page.savings"),
-         ("/tenants", "page.tenants"), ("/health", "page.health"))  # fmt: skip
+         ("/cost", "page.cost"), ("/tenants", "page.tenants"), ("/health", "page.health"))  # fmt: skip
 """Path and title (a message) of every page, in the order in which people ask."""
 
 RANGE_PAGES = {
-    "/workloads": {"24h": "range.day", "7d": "range.week", "all": "range.all"},
+    "/workloads": {"24h": "range.day", "7d": "range.week", "28d": "range.weeks_4", "all": "range.all"},
+    "/cost": {"7d": "range.week", "28d": "range.weeks_4", "all": "range.all"},
     "/savings": {"24h": "range.weeks_4", "7d": "range.weeks_8", "all": "range.weeks_26"},
 }
 """Pages whose figures follow the time range, and what they call it; the others say which history they stand on."""

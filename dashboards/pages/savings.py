@@ -62,7 +62,7 @@ def layout(views: Views, address: Address, profiles: Profiles) -> Any:
     steps, verdict = savings_steps(entries, outcomes), leading_verdict(entries, outcomes)
     currency = views.money.currency
     ledger = views.outcomes.ledger(profiles.cluster)
-    weeks = realised_weeks(outcomes, now=profiles.as_of, weeks=WEEKS[address.time_range])
+    weeks = realised_weeks(outcomes, now=profiles.as_of, weeks=WEEKS.get(address.time_range, WEEKS["7d"]))
     return page(
         "savings",
         say("page.savings"),

@@ -20,6 +20,7 @@ from fleet.errors import NotEnoughData
 from fleet.inventory import Node, Quota
 from fleet.money.budgets import BudgetStatus, month_of
 from fleet.money.charges import Owner
+from fleet.money.cost_days import CostDays
 from fleet.money.prices import PriceBook, Prices
 from fleet.money.unit_costs import UnitCost, UnitCount, unit_costs
 from fleet.money.week_hours import WeekHours, week_hours
@@ -30,8 +31,10 @@ _WEEK = timedelta(days=7)
 _SUMS = Patience(
     what="costs", not_yet="cannot show what cluster {cluster} costs yet: its hours are being charged", first_seconds=0.2
 )
+_MONTH, _ALL = timedelta(days=28), timedelta(days=400)
 _WEEK_HOURS = replace(_SUMS, first_seconds=20.0)
 """The fleet page waits for its card hours as long as for the first analysis."""
+_COST_DAYS = replace(_WEEK_HOURS, rest_ratio=4.0)  # charging a long time takes a fifth of a processor at most
 
 
 class StoredMoney:
@@ -70,6 +73,8 @@ class StoredMoney:
         self._budgets = LastAnswers(self._made_budgets, _SUMS, is_patient=is_patient)
         self._unit_costs = LastAnswers(self._made_unit_costs, _SUMS, is_patient=is_patient)
         self._weeks = LastAnswers(self._made_week, _WEEK_HOURS, is_patient=is_patient)
+        self._months = LastAnswers(self._made_month, _COST_DAYS, is_patient=is_patient)
+        self._all_days = LastAnswers(self._made_all_days, _COST_DAYS, is_patient=is_patient)
 
     @property
     def currency(self) -> str:
@@ -100,6 +105,10 @@ class StoredMoney:
         """Card hours of the last seven days; None where no card was known then."""
         return self._weeks.of(cluster, self._version())
 
+    def cost_days(self, cluster: str, *, is_all: bool) -> CostDays | None:
+        """Card hours by day and holder of the last 28 days, or of the last 400; None where no card was known then."""
+        return (self._all_days if is_all else self._months).of(cluster, self._version())
+
     def unit_costs(self, cluster: str) -> tuple[UnitCost, ...]:
         """Cost of a request or token over the last week."""
         return self._unit_costs.of(cluster, self._version())
@@ -119,6 +128,18 @@ class StoredMoney:
         except NotEnoughData:
             return None
         return week_hours(period.chargeback(Owner.NAMESPACE), known_since=period.known_since)
+
+    def _made_month(self, cluster: str) -> CostDays | None:
+        return self._made_days(cluster, _MONTH)
+
+    def _made_all_days(self, cluster: str) -> CostDays | None:
+        return self._made_days(cluster, _ALL)
+
+    def _made_days(self, cluster: str, span: timedelta) -> CostDays | None:
+        try:
+            return self._period(self._priced(), cluster, self._now() - span).cost_days()
+        except NotEnoughData:
+            return None
 
     def _made_unit_costs(self, cluster: str) -> tuple[UnitCost, ...]:
         try:

@@ -219,3 +219,36 @@ def test_light_and_dark_are_kept(page: "Page", running: tuple[str, EmbeddedClust
     page.reload()
     expect(page.locator("#theme")).to_be_visible()
     assert page.evaluate("getComputedStyle(document.body).backgroundColor") != light
+
+
+def test_cost_is_cut_by_a_click_and_by_a_drag_and_the_address_says_so(
+    page: "Page", running: tuple[str, EmbeddedCluster]
+) -> None:
+    from playwright.sync_api import expect  # noqa: PLC0415
+
+    address, _ = running
+    page.goto(f"{address}cost?range=28d&by=model")
+    rows = page.locator(".teams tbody tr")
+    expect(page.locator("#cost-days .main-svg").first).to_be_visible()
+    whole = rows.last.locator("td").nth(7).inner_text()
+    model = rows.first.locator("a").inner_text()
+    rows.first.locator("a").click()
+    expect(page.locator(".chosen .chip")).to_contain_text(model)
+    expect(page.locator(".segments.by a.on")).to_have_text("node")
+    part = rows.last.locator("td").nth(7).inner_text()
+    assert float(part.replace(",", "")) < float(whole.replace(",", ""))
+    page.locator(".chosen .chip").click()
+    expect(rows.last.locator("td").nth(7)).to_have_text(whole)
+    box = page.locator("#cost-days .nsewdrag").bounding_box()
+    assert box is not None
+    middle = box["y"] + box["height"] / 2
+    page.mouse.move(box["x"] + 0.4 * box["width"], middle)
+    page.mouse.down()
+    page.mouse.move(box["x"] + 0.6 * box["width"], middle, steps=5)
+    page.mouse.up()
+    page.wait_for_url("**since=*")
+    expect(rows.last.locator("td").nth(7)).not_to_have_text(whole)
+    page.reload()
+    expect(rows.last.locator("td").nth(7)).not_to_have_text(whole)
+    page.get_by_text("show the whole range").click()
+    expect(rows.last.locator("td").nth(7)).to_have_text(whole)

@@ -30,7 +30,7 @@ pytestmark = pytest.mark.browser
 RIGHT_TO_LEFT = "\u202eשלום-مرحبا"
 LONG = "n" * 253
 WIDTHS_PX = (1280, 1920)
-PATHS = ("/", "/workloads", "/plan", "/savings", "/tenants", "/health", "/clusters", "/nowhere")
+PATHS = ("/", "/workloads", "/plan", "/savings", "/cost", "/tenants", "/health", "/clusters", "/nowhere")
 SAME_IN_BOTH = {
     "gputide", "GPU", "Pod", "SM", "MIG", "UTC", "API", "CSV", "JSON", "PNG", "GiB", "GPM", "English", "CNY", "USD",
     "PUE", "mei", "ResourceQuota", "kueue", "hami", "nvidia", "com", "gpu", "gpumem", "requests", "memory", "research",

@@ -14,6 +14,8 @@ from datetime import UTC, datetime, timedelta
 from decimal import Decimal
 from functools import cache
 
+import numpy as np
+
 from dashboards.access.namespace_cut import namespace_of
 from dashboards.queries import (
     ClusterSighting,
@@ -62,7 +64,8 @@ from fleet.errors import NotEnoughData, Refused
 from fleet.inventory import CardId, CardModelName, Grant, Priority, Quota, WorkloadId
 from fleet.money.budgets import BudgetStatus, MonthSpending, budget_status
 from fleet.money.charges import Amounts, Charge, MeasuredHours
-from fleet.money.prices import PriceBook, Prices
+from fleet.money.cost_days import MEASURES, CostDays, Holder
+from fleet.money.prices import CardPrice, PriceBook, Prices
 from fleet.money.saving import cards_in, saved
 from fleet.money.unit_costs import UnitCost
 from fleet.money.week_hours import GRANTED, Measures, WeekHours, added
@@ -387,6 +390,42 @@ def make_charges(profiles: Profiles) -> tuple[Charge, ...]:
     )  # fmt: skip
 
 
+def make_cost_days(profiles: Profiles) -> CostDays:
+    """Three days: each workload used one card all day, and one card of each model was granted to nobody."""
+    models = sorted({card.card_model for card in profiles.cards})
+    prices = tuple(
+        CardPrice(amortised=None if (amount := PER_CARD_HOUR.get(model)) is None else Decimal(amount), marginal=None,
+                  list_price=None, basis=None, source="", contract="")
+        for model in models
+    )  # fmt: skip
+    node_of = {card.card_model: card.node for card in profiles.cards}
+    held = [
+        (Holder(one.namespace, one.namespace, str(one.workload), models[number % len(models)], "node-1"), "used")
+        for number, one in enumerate(profiles.workloads)
+    ]
+    free = [(Holder("", "", "", model, node_of[model]), "unallocated") for model in models]
+    holders = [*held, *free]
+    rows = [(day, number) for day in range(3) for number in range(len(holders))]
+    units = np.zeros((len(rows), len(MEASURES)), np.int64)
+    for row, (_, number) in enumerate(rows):
+        units[row, [measure.value for measure in MEASURES].index(holders[number][1])] = 24_000_000
+    start = profiles.as_of.replace(hour=0, minute=0, second=0, microsecond=0) - timedelta(days=2)
+    return CostDays(
+        currency=PRICES.currency,
+        starts=tuple(start + timedelta(days=day) for day in range(3)),
+        until=start + timedelta(days=3),
+        holders=tuple(holder for holder, _ in holders),
+        prices=prices,
+        day=np.array([day for day, _ in rows], np.int64),
+        holder=np.array([number for _, number in rows], np.int64),
+        price=np.array(
+            [[str(model) for model in models].index(holders[number][0].model) for _, number in rows], np.int64
+        ),
+        units=units,
+        hourly=np.repeat(units[: len(holders)].sum(axis=0)[None] // 24, 72, axis=0),
+    )
+
+
 def make_measured(profiles: Profiles) -> MeasuredWeek:
     """The same week with its electricity, as the report is given it."""
     return MeasuredWeek(
@@ -432,6 +471,9 @@ class EmbeddedMoney:
             Quota(cluster=cluster, kind="kueue", namespace="", name="research", parent="all",
                   resource="nvidia.com/gpu", deserved=100.0, limit=None, held=None),
         )  # fmt: skip
+
+    def cost_days(self, cluster: str, *, is_all: bool) -> CostDays | None:
+        return make_cost_days(make_profiles()) if self._has_week else None
 
     def unit_costs(self, cluster: str) -> tuple[UnitCost, ...]:
         first = make_profiles().workloads[0].workload

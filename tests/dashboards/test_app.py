@@ -119,7 +119,7 @@ def test_page_names_only_its_own_files_and_forbids_others(client: FlaskClient) -
     assert "https://" not in text
 
 
-@pytest.mark.parametrize("path", ["/", "/workloads", "/plan", "/savings", "/tenants", "/health"])
+@pytest.mark.parametrize("path", ["/", "/workloads", "/plan", "/savings", "/cost", "/tenants", "/health"])
 def test_every_page_answers(client: FlaskClient, path: str) -> None:
     text = _route(client, path).get_data(as_text=True)
     assert CLUSTER in text

@@ -12,6 +12,7 @@ import pytest
 
 from dashboards.address import read_address
 from dashboards.api.answers import week_answer
+from dashboards.pages import cost as cost_page
 from dashboards.pages import fleet, tenants
 from dashboards.queries import Views
 from dashboards.view_models.savings_series import SavingsReader
@@ -98,6 +99,25 @@ def test_the_tenants_and_what_nobody_was_granted_are_the_fleets_total(views: Vie
     assert {row[0]: number(row[hours_of]) for row in teams} == {name: one_digit(shown[name]) for name in shown}
     for place, measure in enumerate(HourMeasure, start=3):
         assert number(total[place]) == one_digit(cost["total"]["measures"][measure]["card_hours"])
+
+
+def test_the_cost_page_shows_the_amounts_of_the_cost_verb(
+    views: Views, cost: dict[str, Any], program: Program, data: Path
+) -> None:
+    page = cost_page.layout(views, read_address("/cost", "?range=all"), views.fleet.profiles(cost["cluster"]))
+    heading, *rows = cells(page, "teams")
+    all_days = views.money.cost_days(cost["cluster"], is_all=True)
+    assert all_days is not None
+    since, until = (moment.isoformat() for moment in (all_days.starts[0], all_days.until))
+    said = program(
+        data, "cost", "show", "--by", "team", "--since", since, "--until", until, "--format", "json"
+    ).document  # fmt: skip
+    cost_of, hours_of = heading.index(cost["currency"]), heading.index("card-hours")
+    assert number(rows[-1][cost_of]) == Decimal(str(said["total"]["cost_allocation"]))
+    shown = {row[0]: (number(row[hours_of]), number(row[cost_of])) for row in rows[:-1]}
+    for team in said["rows"]:
+        assert shown[team["name"]][0] == one_digit(team["card_hours"])
+        assert shown[team["name"]][1] == pytest.approx(Decimal(str(team["cost_allocation"] or 0)), abs=Decimal("0.01"))
 
 
 def test_report_api_and_exporter_sum_to_the_same(

@@ -29,7 +29,7 @@ REACHES = {
 }
 WHOLE = ("everything", "cluster")
 PEOPLE = [(role, reach) for role in ROLES for reach in REACHES]
-PATHS = ("/", "/workloads", "/plan", "/savings", "/tenants", "/health")
+PATHS = ("/", "/workloads", "/plan", "/savings", "/cost", "/tenants", "/health")
 
 
 @dataclass
