@@ -17,11 +17,12 @@ ORDER = (
 """From the bottom up."""
 
 
-def cost_days_figure(days: CostDays, *, is_hourly: bool) -> dict[str, Any]:
-    """Cards in each hour, or card hours of each day; a span can be dragged over it.
+def cost_days_figure(days: CostDays, *, is_hourly: bool, height_px: int = 274, can_cut: bool = True) -> dict[str, Any]:
+    """Cards in each hour, or card hours of each day.
 
     Args:
         is_hourly: by the hour, of the whole cluster.
+        can_cut: whether a span can be dragged over it.
     """
     if is_hourly:
         moments = [days.starts[0] + timedelta(hours=number) for number in range(len(days.hourly))]
@@ -37,11 +38,11 @@ def cost_days_figure(days: CostDays, *, is_hourly: bool) -> dict[str, Any]:
     layout = figure_layout(
         barmode="stack",
         bargap=0.15,
-        dragmode="zoom",
-        xaxis={"type": "date", "showgrid": False, "fixedrange": False},
+        dragmode="zoom" if can_cut else False,
+        xaxis={"type": "date", "showgrid": False, "fixedrange": not can_cut},
         yaxis={"title": {"text": unit, "font": {"size": 11}, "standoff": 6}, "rangemode": "tozero", "nticks": 5},
         margin={"l": 56, "r": 8, "t": 30, "b": 44},
-        height=274,
+        height=height_px,
         showlegend=True,
         hovermode="x unified",
         legend={

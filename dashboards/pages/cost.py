@@ -78,7 +78,7 @@ def layout(views: Views, address: Address, profiles: Profiles) -> Any:
             say("cost.by_group"),
             _groupings(address, chosen, by),
             _table(days, by, address),
-            note=say("cost.same_as_cost_show"),
+            note=_note(),
             export=f"cost-by-{by.value}",
         ),
     )  # fmt: skip
@@ -163,6 +163,11 @@ def _headline(days: CostDays, found: CostDays) -> Any:
         figure_number(_share(unused.card_hours, whole.card_hours), say("cost.granted_not_used"),
                       note=money_words(unused.cost, found.currency)),
     )  # fmt: skip
+
+
+def _note() -> list[Any]:
+    show, export = html.Code("gputide cost show"), html.Code("gputide cost export")
+    return [say("cost.same_amounts_as"), " ", show, " · ", say("cost.every_row_by"), " ", export]
 
 
 def _groupings(address: Address, chosen: Mapping[Owner, str], by: Owner) -> Any:

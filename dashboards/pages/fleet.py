@@ -6,12 +6,14 @@ square is a group of nodes, and a click on it shows its cards. The address holds
 
 from __future__ import annotations
 
+from datetime import timedelta
 from typing import Any
 
 from dash import Dash, Input, Output, State, ctx, dcc, html, no_update
 
 from dashboards.address import Address, read_address
 from dashboards.figures.card_map import SMALL_FLEET_CARDS, SquareKind, fleet_groups, fleet_squares, lay_out, square_kind
+from dashboards.figures.cost_days import cost_days_figure
 from dashboards.figures.figures import card_map_figure
 from dashboards.pages.card import holders
 from dashboards.pages.downloads import downloads, register_rows
@@ -29,7 +31,7 @@ from dashboards.pages.frame import (
     spoken,
 )
 from dashboards.pages.measures import known_week, measures_card
-from dashboards.queries import PlanEntry, Views
+from dashboards.queries import NotMadeYet, PlanEntry, Views
 from dashboards.tokens import STATE_LETTERS
 from dashboards.view_models.grid_rows import GridRows, Places
 from dashboards.view_models.made_once import MADE
@@ -46,6 +48,7 @@ from dashboards.view_models.rows import (
 )
 from dashboards.words.advice import refusal_words
 from dashboards.words.reading import READING, reader_words, say, say_code
+from fleet.errors import Corrupt, Misconfigured, Unavailable
 from fleet.money.week_hours import IDLE, WASTED, WeekHours, part_of
 from fleet.profiles import CardProfile, CardState, HourMeasure, Profiles
 from fleet.units import format_bytes_short, format_count
@@ -57,6 +60,10 @@ FILE_COLUMNS = (
     "card", "node", "model", "state", "compute_p95", "held_gib", "framebuffer_gib", "idle_since", "owner", "workload",
     "coverage_ratio", "price_per_week",
 )  # fmt: skip
+AGAIN_MS = 3_000
+"""Pause between two questions for a figure that could not be made yet."""
+HOURLY_DAYS = 7
+"""Days that the figure over time shows, by the hour."""
 MAP_COLUMNS = 85
 SMALL_MAP_COLUMNS = 48
 """Up to this many cards squares are drawn larger."""
@@ -75,6 +82,7 @@ def layout(views: Views, address: Address, profiles: Profiles) -> Any:
         say("page.fleet"),
         _headline(views, address, profiles, week),
         _state_bar(address, profiles),
+        div("over-time", *_over_time(views, address, profiles), id="over-time"),
         div(
             "split",
             card(
@@ -99,6 +107,32 @@ def layout(views: Views, address: Address, profiles: Profiles) -> Any:
             ],
         ),
     )
+
+
+def _over_time(views: Views, address: Address, profiles: Profiles) -> tuple[Any, ...]:
+    """What became of every hour of the last days, whole days of the newest among them; asked again while it is summed.
+
+    Nothing for who sees some namespaces alone: hours are known of the whole cluster.
+    """
+    title = say("fleet.cards_over_time")
+    try:
+        found = views.money.cost_days(profiles.cluster, is_all=False)
+    except NotMadeYet as exc:
+        again = dcc.Interval(id="over-time-again", interval=AGAIN_MS)
+        return card(title, html.P(str(exc), className="soft")), again
+    except (Misconfigured, Unavailable, Corrupt) as exc:
+        return (card(title, html.P(str(exc), className="soft")),)
+    if found is None or not len(found.hourly):
+        return ()
+    week = found.between(found.until - timedelta(days=HOURLY_DAYS), found.until)
+    shown = card(
+        title,
+        graph(cost_days_figure(week, is_hourly=True, height_px=170, can_cut=False), name=title),
+        note=dcc.Link(say("fleet.cost_of_it"), href=address.href("/cost")),
+        export="cards-over-time",
+        has_figure=True,
+    )
+    return (shown,)
 
 
 def _group(address: Address, profiles: Profiles) -> NodeGroup | None:
@@ -164,6 +198,19 @@ def register(app: Dash, views: Views) -> None:
         if ctx.triggered_id == "card-map":
             kind = square_kind(profiles, _group(address, profiles))
         return address.href(**{kind.value: key}).removeprefix(address.path)
+
+    @app.callback(
+        Output("over-time", "children"),
+        Input("over-time-again", "n_intervals"),
+        State("address", "pathname"),
+        State("address", "search"),
+        prevent_initial_call=True,
+    )
+    def _again(asked: int | None, path: str, search: str) -> Any:
+        address = read_address(path, search)
+        profiles = views.fleet.profiles(address.get("cluster") or views.fleet.clusters()[0])
+        found = _over_time(views, address, profiles)
+        return no_update if len(found) > 1 and asked else list(found)
 
     @app.callback(
         Output("side", "children"),

@@ -29,8 +29,8 @@ PAGES = (("/", "page.fleet"), ("/workloads", "page.workloads"), ("/plan", "page.
 """Path and title (a message) of every page, in the order in which people ask."""
 
 RANGE_PAGES = {
-    "/workloads": {"24h": "range.day", "7d": "range.week", "28d": "range.weeks_4", "all": "range.all"},
-    "/cost": {"7d": "range.week", "28d": "range.weeks_4", "all": "range.all"},
+    "/workloads": {"24h": "range.day", "7d": "range.week", "28d": "range.days_28", "all": "range.all"},
+    "/cost": {"7d": "range.week", "28d": "range.days_28", "all": "range.all"},
     "/savings": {"24h": "range.weeks_4", "7d": "range.weeks_8", "all": "range.weeks_26"},
 }
 """Pages whose figures follow the time range, and what they call it; the others say which history they stand on."""

@@ -34,7 +34,9 @@ _SUMS = Patience(
 _MONTH, _ALL = timedelta(days=28), timedelta(days=400)
 _WEEK_HOURS = replace(_SUMS, first_seconds=20.0)
 """The fleet page waits for its card hours as long as for the first analysis."""
-_COST_DAYS = replace(_WEEK_HOURS, rest_ratio=4.0)  # charging a long time takes a fifth of a processor at most
+_COST_DAYS = replace(
+    _SUMS, first_seconds=2.0, rest_ratio=4.0
+)  # charging a long time takes a fifth of a processor at most
 
 
 class StoredMoney:
