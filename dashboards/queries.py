@@ -462,8 +462,8 @@ class Money(Protocol):
         """Card hours of the last seven days by tenant; None where no card was known then. Raises as `unit_costs`."""
         ...
 
-    def cost_days(self, cluster: str, *, is_all: bool) -> CostDays | None:
-        """Card hours by day and holder of the last 28 days, or of all that is known up to 400; None without a card."""
+    def cost_days(self, cluster: str, *, is_quarter: bool) -> CostDays | None:
+        """Card hours by day and holder of the last 28 days, or of the last 91; None without a card."""
         ...
 
     def unit_costs(self, cluster: str) -> tuple[UnitCost, ...]:

@@ -364,9 +364,9 @@ class _ScopedMoney(_Scoped[Money]):
         found = self._inner.week(cluster)
         return found if found is None or namespaces is None else found.only(namespaces)
 
-    def cost_days(self, cluster: str, *, is_all: bool) -> CostDays | None:
+    def cost_days(self, cluster: str, *, is_quarter: bool) -> CostDays | None:
         namespaces = self._seen(cluster)
-        found = self._inner.cost_days(cluster, is_all=is_all)
+        found = self._inner.cost_days(cluster, is_quarter=is_quarter)
         return found if found is None or namespaces is None else found.only(namespaces)
 
     def unit_costs(self, cluster: str) -> tuple[UnitCost, ...]:

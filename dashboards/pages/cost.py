@@ -31,7 +31,7 @@ from fleet.units import format_count
 BY_KEY, SINCE_KEY, UNTIL_KEY = "by", "since", "until"
 KEYS = ("cluster", "range", BY_KEY, SINCE_KEY, UNTIL_KEY, *(owner.value for owner in GROUPS), FROM_KEY)
 """Values of the address that build the page anew."""
-DAYS = {"7d": 7, "28d": 28, "all": 400}
+DAYS = {"7d": 7, "28d": 28, "all": 91}
 """Days shown by time range; the day in progress is one of them."""
 _BELOW = {
     Owner.TEAM: Owner.WORKLOAD,
@@ -49,7 +49,7 @@ HOURLY_DAYS_MAX = 7
 def layout(views: Views, address: Address, profiles: Profiles) -> Any:
     """The page for one cluster."""
     name = address.time_range if address.time_range in DAYS else "7d"
-    found = views.money.cost_days(profiles.cluster, is_all=name == "all")
+    found = views.money.cost_days(profiles.cluster, is_quarter=name == "all")
     if found is None or not found.starts:
         return missing(say("cost.nothing_known"), say("measure.no_card_known_week"), "gputide cost show")
     chosen = {owner: value for owner in GROUPS if (value := address.get(owner.value)) is not None}

@@ -116,7 +116,7 @@ def _over_time(views: Views, address: Address, profiles: Profiles) -> tuple[Any,
     """
     title = say("fleet.cards_over_time")
     try:
-        found = views.money.cost_days(profiles.cluster, is_all=False)
+        found = views.money.cost_days(profiles.cluster, is_quarter=False)
     except NotMadeYet as exc:
         again = dcc.Interval(id="over-time-again", interval=AGAIN_MS)
         return card(title, html.P(str(exc), className="soft")), again

@@ -30,7 +30,7 @@ PAGES = (("/", "page.fleet"), ("/workloads", "page.workloads"), ("/plan", "page.
 
 RANGE_PAGES = {
     "/workloads": {"24h": "range.day", "7d": "range.week", "28d": "range.days_28", "all": "range.all"},
-    "/cost": {"7d": "range.week", "28d": "range.days_28", "all": "range.all"},
+    "/cost": {"7d": "range.week", "28d": "range.days_28", "all": "range.days_91"},
     "/savings": {"24h": "range.weeks_4", "7d": "range.weeks_8", "all": "range.weeks_26"},
 }
 """Pages whose figures follow the time range, and what they call it; the others say which history they stand on."""

@@ -31,7 +31,7 @@ _WEEK = timedelta(days=7)
 _SUMS = Patience(
     what="costs", not_yet="cannot show what cluster {cluster} costs yet: its hours are being charged", first_seconds=0.2
 )
-_MONTH, _ALL = timedelta(days=28), timedelta(days=400)
+_MONTH, _QUARTER = timedelta(days=28), timedelta(days=91)
 _WEEK_HOURS = replace(_SUMS, first_seconds=20.0)
 """The fleet page waits for its card hours as long as for the first analysis."""
 _COST_DAYS = replace(
@@ -76,7 +76,7 @@ class StoredMoney:
         self._unit_costs = LastAnswers(self._made_unit_costs, _SUMS, is_patient=is_patient)
         self._weeks = LastAnswers(self._made_week, _WEEK_HOURS, is_patient=is_patient)
         self._months = LastAnswers(self._made_month, _COST_DAYS, is_patient=is_patient)
-        self._all_days = LastAnswers(self._made_all_days, _COST_DAYS, is_patient=is_patient)
+        self._quarters = LastAnswers(self._made_quarter, _COST_DAYS, is_patient=is_patient)
 
     @property
     def currency(self) -> str:
@@ -107,9 +107,9 @@ class StoredMoney:
         """Card hours of the last seven days; None where no card was known then."""
         return self._weeks.of(cluster, self._version())
 
-    def cost_days(self, cluster: str, *, is_all: bool) -> CostDays | None:
-        """Card hours by day and holder of the last 28 days, or of the last 400; None where no card was known then."""
-        return (self._all_days if is_all else self._months).of(cluster, self._version())
+    def cost_days(self, cluster: str, *, is_quarter: bool) -> CostDays | None:
+        """Card hours by day and holder of the last 28 days, or of the last 91; None where no card was known then."""
+        return (self._quarters if is_quarter else self._months).of(cluster, self._version())
 
     def unit_costs(self, cluster: str) -> tuple[UnitCost, ...]:
         """Cost of a request or token over the last week."""
@@ -134,8 +134,8 @@ class StoredMoney:
     def _made_month(self, cluster: str) -> CostDays | None:
         return self._made_days(cluster, _MONTH)
 
-    def _made_all_days(self, cluster: str) -> CostDays | None:
-        return self._made_days(cluster, _ALL)
+    def _made_quarter(self, cluster: str) -> CostDays | None:
+        return self._made_days(cluster, _QUARTER)
 
     def _made_days(self, cluster: str, span: timedelta) -> CostDays | None:
         try:

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -49,9 +49,9 @@ class CostDays:
         starts: start of each day, UTC; the first may begin within its day.
         until: end of the last one, UTC.
         holders: everybody who has a row.
-        day: place of each row's day, int64, shape (rows,).
-        holder: place of its holder, int64, shape (rows,).
-        price: place of its price, int64, shape (rows,).
+        day: place of each row's day, int32, shape (rows,).
+        holder: place of its holder, int32, shape (rows,).
+        price: place of its price, int32, shape (rows,).
         units: its card hours by measure, in the order of `MEASURES`, millionths, int64, shape (rows, measures).
         hourly: card hours of the whole cluster in each hour since the first start, millionths, int64, shape
             (hours, measures); no hours where some holders are left out.
@@ -62,9 +62,9 @@ class CostDays:
     until: datetime
     holders: tuple[Holder, ...]
     prices: tuple[CardPrice, ...]
-    day: NDArray[np.int64]
-    holder: NDArray[np.int64]
-    price: NDArray[np.int64]
+    day: NDArray[np.int32]
+    holder: NDArray[np.int32]
+    price: NDArray[np.int32]
     units: NDArray[np.int64]
     hourly: NDArray[np.int64]
 
@@ -118,11 +118,13 @@ class CostDays:
         rows = [(name, measures) for name, measures in found if any(one.card_hours for one in measures.values())]
         return sorted(rows, key=lambda row: (*_order(row[1].values()), row[0]))
 
-    def _measures(self, place: NDArray[np.int64], places: int) -> list[Measures]:
+    def _measures(self, place: NDArray[np.integer[Any]], places: int) -> list[Measures]:
         # Sums of a year of 100,000 cards stay below 2^53 millionths, so the floats of bincount are exact.
         width = len(self.prices)
         tables = [
-            np.bincount(place * width + self.price, weights=column, minlength=places * width).reshape(places, width)
+            np.bincount(place.astype(np.int64) * width + self.price, weights=column, minlength=places * width).reshape(
+                places, width
+            )
             for column in self.units.T
         ]
         return [
@@ -173,7 +175,7 @@ def cost_days(
         np.int64,
     )
     of_card = np.array([holders.setdefault(Holder("", "", "", *card), len(holders)) for card in cards], np.int64)
-    blocks: list[tuple[int, NDArray[np.int64], NDArray[np.int64], NDArray[np.int64]]] = []
+    blocks: list[tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int64], NDArray[np.int64]]] = []
     hourly: list[NDArray[np.int64]] = []
     starts: list[datetime] = []
     for day in days:
@@ -186,20 +188,21 @@ def cost_days(
         )
         sums = np.stack([_sums(row.reshape(-1), column, len(keys)) for column in units.T], axis=1)
         has_any = sums.any(axis=1)
-        blocks.append((len(starts), keys[has_any, 0], keys[has_any, 1], sums[has_any]))
+        blocks.append((np.full(int(has_any.sum()), len(starts)), keys[has_any, 0], keys[has_any, 1], sums[has_any]))
         hours = day.hour[card_hour]
         hourly.append(np.stack([_sums(hours, column, day.hours) for column in units.T], axis=1))
         starts.append(day.start)
     none = np.zeros((0, len(MEASURES)), np.int64)
+    places = [np.concatenate([block[part] for block in blocks] or [none[:, 0]]).astype(np.int32) for part in range(3)]
     return CostDays(
         currency=billed.currency,
         starts=tuple(starts),
         until=billed.until,
         holders=tuple(holders),
         prices=tuple(prices),
-        day=np.concatenate([np.full(len(block[1]), block[0]) for block in blocks] or [none[:, 0]]),
-        holder=np.concatenate([block[1] for block in blocks] or [none[:, 0]]),
-        price=np.concatenate([block[2] for block in blocks] or [none[:, 0]]),
+        day=places[0],
+        holder=places[1],
+        price=places[2],
         units=np.concatenate([block[3] for block in blocks] or [none]),
         hourly=np.concatenate(hourly or [none]),
     )

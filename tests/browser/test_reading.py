@@ -292,7 +292,15 @@ def test_hard_names_push_nothing_off_the_page(page: Page, house: House) -> None:
     wide = []
     for name in (LONG, RIGHT_TO_LEFT):
         workload = next(item.workload for item in house.profiles.workloads if item.workload.endswith(name))
-        for path in (f"/workloads?w={workload}", "/workloads", "/tenants", "/health", "/plan"):
+        for path in (
+            f"/workloads?w={workload}",
+            f"/cost?workload={workload}&by=node",
+            "/cost?by=workload",
+            "/workloads",
+            "/tenants",
+            "/health",
+            "/plan",
+        ):
             opened(page, house.at(path))
             if page.evaluate("document.documentElement.scrollWidth > document.documentElement.clientWidth"):
                 wide.append(path[:40])

@@ -416,8 +416,8 @@ def make_cost_days(profiles: Profiles) -> CostDays:
         until=start + timedelta(days=3),
         holders=tuple(holder for holder, _ in holders),
         prices=prices,
-        day=np.array([day for day, _ in rows], np.int64),
-        holder=np.array([number for _, number in rows], np.int64),
+        day=np.array([day for day, _ in rows], np.int32),
+        holder=np.array([number for _, number in rows], np.int32),
         price=np.array(
             [[str(model) for model in models].index(holders[number][0].model) for _, number in rows], np.int64
         ),
@@ -472,7 +472,7 @@ class EmbeddedMoney:
                   resource="nvidia.com/gpu", deserved=100.0, limit=None, held=None),
         )  # fmt: skip
 
-    def cost_days(self, cluster: str, *, is_all: bool) -> CostDays | None:
+    def cost_days(self, cluster: str, *, is_quarter: bool) -> CostDays | None:
         return make_cost_days(make_profiles()) if self._has_week else None
 
     def unit_costs(self, cluster: str) -> tuple[UnitCost, ...]:

@@ -106,7 +106,7 @@ def test_the_cost_page_shows_the_amounts_of_the_cost_verb(
 ) -> None:
     page = cost_page.layout(views, read_address("/cost", "?range=all"), views.fleet.profiles(cost["cluster"]))
     heading, *rows = cells(page, "teams")
-    all_days = views.money.cost_days(cost["cluster"], is_all=True)
+    all_days = views.money.cost_days(cost["cluster"], is_quarter=True)
     assert all_days is not None
     since, until = (moment.isoformat() for moment in (all_days.starts[0], all_days.until))
     said = program(
