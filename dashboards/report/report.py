@@ -29,17 +29,32 @@ from enforcer.record.harm import HarmBudget, harm_budgets, leading_verdict
 from enforcer.record.savings import SavingsStep, savings_steps, week_start
 from enforcer.record.verdict import Level, Verdict, verdict_of
 from fleet.inventory import Quota
-from fleet.money.charges import MeasuredHours
+from fleet.money.charges import MeasuredHours, Owner
+from fleet.money.cost_days import CostDays
 from fleet.money.prices import Prices
 from fleet.money.unit_costs import UnitCost
 from fleet.money.week_hours import WASTED, WeekHours, part_of
 from fleet.outcomes import Outcome
-from fleet.profiles import CardState, Profiles
+from fleet.profiles import CardState, HourMeasure, Profiles
 from fleet.words import Language, Words
 
 REPORT_SCHEMA = "gputide.report/v1"
 WEEKS_MEAN = 4
 _WEEK = timedelta(days=7)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DayHours:
+    """The card hours of a day by what became of them.
+
+    Attributes:
+        start: start of the day, UTC; the first may begin within its day.
+        hours_of_day: how many of its hours are counted, 1-24.
+    """
+
+    start: datetime
+    hours_of_day: float
+    card_hours: tuple[tuple[HourMeasure, float], ...]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -52,6 +67,7 @@ class Edition:
         base_url: address of the web app, for links; None for none.
         units: what requests or tokens of workloads cost over the week.
         bills: what became of applied plans on the provider's bill; none where none was imported.
+        days: card hours of the last four weeks; None where no card was known.
     """
 
     language: Language = Language.EN
@@ -61,6 +77,7 @@ class Edition:
     quotas: tuple[Quota, ...] = ()
     units: tuple[UnitCost, ...] = ()
     bills: tuple[PlanBill, ...] = ()
+    days: CostDays | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -163,6 +180,7 @@ class Report:
         base_url: address of the web app; None for no links.
         units: what a million requests or tokens of workloads cost, the dearest workload first.
         bill: what freed nodes took off the provider's bill; empty where none was imported, and in a team's report.
+        days: card hours of each of the last days, oldest first; of the team, where it is cut to one.
     """
 
     title: str
@@ -195,6 +213,7 @@ class Report:
     base_url: str | None = None
     units: tuple[UnitCost, ...] = ()
     bill: str = ""
+    days: tuple[DayHours, ...] = ()
 
 
 def make_report(
@@ -272,6 +291,21 @@ def make_report(
         base_url=edition.base_url,
         units=tuple(one for one in edition.units if team in (None, namespace_of(one.workload))),
         bill="" if team is not None else bill_words(edition.bills, edition.language),
+        days=() if edition.days is None else _days(edition.days, team),
+    )
+
+
+def _days(found: CostDays, team: str | None) -> tuple[DayHours, ...]:
+    """Whole days and the one in progress; what nobody was granted is no team's."""
+    kept = found if team is None else found.of({Owner.NAMESPACE: team})
+    ends = (*kept.starts[1:], kept.until)
+    return tuple(
+        DayHours(
+            start=start,
+            hours_of_day=(end - start).total_seconds() / 3600,
+            card_hours=tuple((measure, one.card_hours) for measure, one in day.items() if one.card_hours),
+        )
+        for start, end, day in zip(kept.starts, ends, kept.per_day(), strict=True)
     )
 
 

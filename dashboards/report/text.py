@@ -15,9 +15,9 @@ from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
 
 from dashboards.address import search_text
+from dashboards.report.pictures import days_svg, promise_svg, state_bar_svg
 from dashboards.report.report import REPORT_SCHEMA, PlanForecast, Report, ReportFigure, TeamLine
-from dashboards.report.weeks import WeekFacts
-from dashboards.tokens import STATE_COLOURS, STATE_INK, STATE_LETTERS, report_css
+from dashboards.tokens import report_css
 from dashboards.view_models.rows import money_words
 from dashboards.view_models.tenants import Tenant
 from enforcer.record.harm import HarmBudget
@@ -25,14 +25,10 @@ from enforcer.record.verdict import Standing
 from fleet.documents import document
 from fleet.money.charges import MeasuredHours
 from fleet.money.unit_costs import UnitCost
-from fleet.profiles import CardState, HourMeasure
+from fleet.profiles import HourMeasure
 from fleet.units import format_count, format_plan_id
 from fleet.words import Words
 
-BAR_ORDER = (CardState.BUSY, CardState.LOW_USE, CardState.IDLE_HELD, CardState.FREE, CardState.UNTRUSTED)
-_BAR_LEFT, _BAR_WIDTH = 60.0, 640.0
-_SEGMENT_MIN, _SEGMENT_GAP = 2.5, 0.75
-"""Width of the smallest segment that can be seen, and of the gap after each, in the picture's units."""
 _MEASURES = (HourMeasure.USED, HourMeasure.UNUSED, HourMeasure.IDLE, HourMeasure.IDLE_HELD)
 UNITS_MAX = 20
 """Workloads whose unit cost is shown, the dearest first; JSON holds all."""
@@ -59,8 +55,10 @@ def report_html(report: Report) -> str:
         say=words.say,
         words=words,
         css=Markup(report_css()),  # our own style sheet, no foreign text in it
-        bar=Markup(state_bar_svg((*report.past_weeks, report.week), words)),  # numbers and our own words only
+        pictures=[(heading, Markup(svg)) for heading, svg in _pictures(report, words)],  # numbers and our own words
         figure_value=figure_value,
+        worth=_worth(report, words),
+        short_id=format_plan_id,
         money=lambda amount: money_words(amount, report.currency),
         count=format_count,
         decimal=_one_digit,
@@ -87,6 +85,27 @@ def report_html(report: Report) -> str:
     )
 
 
+def _pictures(report: Report, words: Words) -> list[tuple[str, str]]:
+    """Heading and drawing of each: the fleet over time, and what was promised against what came true."""
+    weeks = (*report.past_weeks, report.week)
+    over_time = (
+        (words.say("report.days.heading"), days_svg(report.days, words))
+        if report.days
+        else (words.say("report.bar.heading"), state_bar_svg(weeks, words))
+    )
+    if not report.forecasts:
+        return [over_time]
+    return [over_time, (words.say("report.forecast.heading"), promise_svg(report.forecasts, words))]
+
+
+def _worth(report: Report, words: Words) -> str:
+    """What the cards that were freed and stayed free are worth; empty where there are none, or none has a price."""
+    realised = report.funnel[-1] if report.funnel and report.funnel[-1].is_measured else None
+    if realised is None or not realised.cards or realised.amortised_per_week is None:
+        return ""
+    return words.say("report.worth", money=money_words(realised.amortised_per_week, report.currency))
+
+
 def report_markdown(report: Report) -> str:
     """The same for chat and wiki; the first five lines stand alone in a chat."""
     words = Words(language=report.language)
@@ -107,7 +126,7 @@ def report_markdown(report: Report) -> str:
         "",
         " · ".join(_figure_line(figure, words) for figure in report.figures),
         "",
-        *([_escaped(report.bill), ""] if report.bill else []),
+        *(line for text in (_worth(report, words), report.bill) if text for line in (_escaped(text), "")),
         *_top_table(report, words),
         "",
         *_section(words, "report.next.heading", _next_lines(report, words)),
@@ -161,55 +180,6 @@ def figure_value(figure: ReportFigure, value: Decimal | None, words: Words) -> s
     if figure.unit in ("kwh", "kg"):
         return _one_digit(float(value))
     return format_count(round(value)) if figure.unit in ("cards", "hours") else money_words(value, figure.unit)
-
-
-def state_bar_svg(weeks: Sequence[WeekFacts], words: Words) -> str:
-    """Cards by state, one bar per week, in proportion; letters and gaps between segments let it be read in grey.
-
-    A label stands in its segment where it fits; below stand all of the newest week.
-    """
-    shown = list(weeks)[-8:]
-    height = 26 * len(shown) + 22
-    parts = []
-    for row, week in enumerate(shown):
-        x, y = _BAR_LEFT, 26 * row
-        parts.append(f'<text x="0" y="{y + 15}" font-size="11" fill="#17212B">{words.day(week.week_start)}</text>')
-        shares = _state_shares(week)
-        widths = {state: max(_SEGMENT_MIN, _BAR_WIDTH * share) for state, share in shares.items()}
-        scale = _BAR_WIDTH / sum(widths.values()) if widths else 1.0
-        for state, share in shares.items():
-            width = scale * widths[state]
-            parts.append(
-                f'<rect x="{x:.1f}" y="{y}" width="{width - _SEGMENT_GAP:.1f}" height="20" '
-                f'fill="{STATE_COLOURS[state]}"/>'
-            )
-            if width > 44:
-                label = f"{STATE_LETTERS[state]} {share:.0%}"
-                parts.append(
-                    f'<text x="{x + 6:.1f}" y="{y + 15}" font-size="11" fill="{STATE_INK[state]}">{label}</text>'
-                )
-            x += width
-    newest = _state_shares(shown[-1]) if shown else {}
-    legend = " · ".join(
-        f"{STATE_LETTERS[state]} {words.code('state', state.value)}"
-        + (f" {words.percent(newest[state], 0 if newest[state] >= 0.01 else 1)}" if state in newest else "")
-        for state in BAR_ORDER
-    )
-    parts += [
-        f'<text x="{x:.0f}" y="{height - 6}" font-size="11" fill="#52606D">{text}</text>'
-        for x, text in ((0, words.day(shown[-1].week_start) if shown else ""), (_BAR_LEFT, legend))
-    ]
-    return (
-        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 704 {height}" role="img" '
-        f'aria-label="{words.say("report.bar.label")}">{"".join(parts)}</svg>'
-    )
-
-
-def _state_shares(week: WeekFacts) -> dict[CardState, float]:
-    """Share of the cards by state, in the order of the bar; states without a card are left out."""
-    counts = dict(week.cards_by_state)
-    total = sum(counts.values())
-    return {state: counts[state] / total for state in BAR_ORDER if counts.get(state)}
 
 
 def _figure_line(figure: ReportFigure, words: Words) -> str:

@@ -217,6 +217,7 @@ def _made(session: Session, language: Language | None, team: str | None, cluster
             quotas=views.money.quotas(cluster),
             units=units,
             bills=() if team is not None else bills_of(session, cluster, views=views),
+            days=views.money.cost_days(cluster, is_quarter=False),
         ),
     )
 

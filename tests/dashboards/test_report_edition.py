@@ -1,5 +1,6 @@
 """A team's report holds the team's alone; figures of the week, forecasts and budgets; the same data, the same bytes."""
 
+import re
 from dataclasses import replace
 from datetime import timedelta
 from decimal import Decimal
@@ -10,11 +11,14 @@ from dashboards.report.report import Edition, Report, make_report
 from dashboards.report.table import report_csv
 from dashboards.report.text import report_html, report_json, report_markdown
 from dashboards.report.weeks import WeekFacts
+from dashboards.tokens import MEASURE_COLOURS
 from dashboards.view_models.tenants import tenants
 from enforcer.record.verdict import verdict_of
+from fleet.money.charges import Owner
 from fleet.money.week_hours import WASTED, part_of
+from fleet.profiles import HourMeasure
 from fleet.words import Language
-from tests.dashboards.embedded import CLUSTER, NOW, PRICES, make_measured, make_profiles, make_views
+from tests.dashboards.embedded import CLUSTER, NOW, PRICES, make_cost_days, make_measured, make_profiles, make_views
 
 PROFILES = make_profiles()
 VIEWS, _ = make_views()
@@ -132,3 +136,28 @@ def test_quota_of_each_team_stands_beside_what_it_holds_and_unit_costs_are_never
     other = _report(Edition(team="team-5", quotas=VIEWS.money.quotas(CLUSTER), units=units))
     own = units[0].workload.startswith("team-5/")
     assert bool(other.units) is own
+
+
+def test_the_letter_shows_the_fleet_day_by_day_in_proportion() -> None:
+    days = make_cost_days(PROFILES)
+    found = _report(Edition(days=days))
+    assert [day.start for day in found.days] == list(days.starts)
+    total = sum(one.card_hours for one in days.total().values())
+    assert sum(hours for day in found.days for _, hours in day.card_hours) == pytest.approx(total)
+    picture, _, _ = report_html(found).partition("</svg>")
+    heights = [
+        float(height)
+        for colour in (MEASURE_COLOURS[HourMeasure.USED], MEASURE_COLOURS[HourMeasure.UNALLOCATED])
+        for height in re.findall(rf'height="([\d.]+)" fill="{colour}"', picture)
+        if float(height) != 10.0  # of the legend
+    ]
+    used = sum(day.card_hours[-1][1] for day in found.days) / total
+    assert heights == pytest.approx([120 * used] * 3 + [120 * (1 - used)] * 3, abs=0.1)
+
+
+def test_days_of_a_team_are_its_own() -> None:
+    days = make_cost_days(PROFILES)
+    found = _report(Edition(team=TEAM, days=days))
+    own = days.of({Owner.NAMESPACE: TEAM}).total()
+    assert sum(hours for day in found.days for _, hours in day.card_hours) == own[HourMeasure.USED].card_hours
+    assert {measure for day in found.days for measure, _ in day.card_hours} == {HourMeasure.USED}
