@@ -43,6 +43,7 @@ _LEFT_OUT = frozenset(
     {
         "kept_ratio",
         "memory_scaling",
+        "node_release",
         "node_switch",
         "relief_moves_per_pod_day",
         "shift_ratio",
