@@ -380,6 +380,20 @@ class Totals:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class FreedNode:
+    """One node that is paid for whole, and of which no pod needs a card any more.
+
+    Attributes:
+        cards: all of it, also those that nobody held before.
+        per_week: what it costs, which is saved once it is gone; None where a card of it has no price.
+    """
+
+    node: str
+    cards: int
+    per_week: Decimal | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class FrontierPoint:
     """One point of saved cards against predicted harm.
 
@@ -417,6 +431,7 @@ class Plan:
         schedule: tide.
         stages: order of application.
         frontier: other points that were possible.
+        freed_nodes: nodes that can go, where nodes are what is paid; empty where none is paid so, or none can.
         calibration_ratio: factor by which forecasts of harm were multiplied, by what came of earlier plans and of plans
             tried on earlier days; 1 where neither says anything.
         backtested: what came of plans tried on earlier days; None where the history is too short.
@@ -442,6 +457,7 @@ class Plan:
     schedule: tuple[ScheduledReplicas, ...] = ()
     stages: tuple[Stage, ...]
     frontier: tuple[FrontierPoint, ...] = ()
+    freed_nodes: tuple[FreedNode, ...] = ()
     calibration_ratio: float = 1.0
     backtested: Backtested | None = None
     backend_version: str | None = None

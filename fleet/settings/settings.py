@@ -168,6 +168,8 @@ class RecommenderSettings(Section):
     """How often workloads like an idle one must have stayed idle, as far as was seen, before it is stopped."""
     packing: PackingChoice = PackingChoice.AUTO
     """How it is searched who shares a card with whom."""
+    moves_per_freed_node_max: int = Field(default=4, ge=0, le=100_000)
+    """Pods beyond those that a plan restarts anyway which may move so that a node that is paid for whole is left."""
     packing_exact_pods_max: Count = 120
     """Most pods of one card model that `auto` packs exactly."""
     lend_framebuffer: bool = False
