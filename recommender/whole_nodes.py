@@ -1,12 +1,11 @@
 """Gathers what a plan frees on as few nodes as possible, where nodes are what is paid for.
 
-A node that a few shared cards or whole-card services keep in use after the plan is left by them, to free
-cards on other nodes. Who shares with whom stays as it was packed, so neither the number of freed cards nor the predicted
-harm changes. Pods of shared cards are made anew by the plan anyway; services with whole cards are moves beyond it, of
-which `recommender.moves_per_freed_node_max` bounds how many a node may cost. Cards that nobody held, or that are given
-back first, are free whenever a stage comes to them, and CPU and memory are asked of nodes as if nobody left, so no
-order of stages is broken.
-Called by `planner` once every pod has its place; pure.
+A node that a few shared cards or whole-card services keep in use after the plan is left by them, to free cards on other
+nodes. Who shares with whom stays as it was packed, so neither the number of freed cards nor the predicted harm changes.
+Pods of shared cards are made anew by the plan anyway; services with whole cards are moves beyond it, of which
+`recommender.moves_per_freed_node_max` bounds how many a node may cost. Cards that nobody held, or that are given back
+first, are free whenever a stage comes to them, and CPU and memory are asked of nodes as if nobody left, so no order of
+stages is broken. Called by `planner` once every pod has its place; pure.
 """
 
 from __future__ import annotations

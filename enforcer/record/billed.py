@@ -131,6 +131,7 @@ class PlanBill:
     Attributes:
         currency: of the promise.
         applied_at: when its first stage was applied.
+        promised_nodes: whole nodes that the plan frees once all of it is applied, where nodes are what is paid.
         free_cards: cards that are free, by the plan's outcome; None before `verify`.
         nodes: wholly freed nodes by name, gone or not; None before `verify`.
         covered_until: last day that a bill covers of any of these nodes; None where none does.
@@ -141,6 +142,7 @@ class PlanBill:
     currency: str
     applied_at: datetime
     promised_cards: int
+    promised_nodes: tuple[str, ...]
     promised_saving_per_week: Saving
     free_cards: int | None
     nodes: tuple[NodeBill, ...] | None
@@ -236,6 +238,7 @@ def _plan_bill(
         currency=plan.currency,
         applied_at=min(applied_at.values()),
         promised_cards=cards_in(promised),
+        promised_nodes=tuple(one.node for one in plan.freed_nodes),
         promised_saving_per_week=saved(promised),
         free_cards=None if free is None else cards_in(free),
         nodes=bills,

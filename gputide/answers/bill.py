@@ -128,6 +128,12 @@ def _plan_line(bill: PlanBill) -> str:
     promised = saving_text(bill.promised_saving_per_week, bill.currency)
     applied = f"plan {format_plan_id(bill.plan_id)}, applied {format_time(bill.applied_at)}"
     parts = [f"{applied}: promised {bill.promised_cards} cards, {promised} a week; free {_known(bill.free_cards)}"]
+    if bill.promised_nodes:
+        gone, handed = {node.node for node in bill.gone}, sum(node.released_at is not None for node in bill.nodes or ())
+        parts.append(
+            f"promised {len(bill.promised_nodes)} whole nodes: {handed} handed over, "
+            f"{len(gone.intersection(bill.promised_nodes))} gone"
+        )
     for total in bill.totals:
         before, after = (
             format_money(Money(amount=amount, currency=total.currency), digits=2)
