@@ -1,13 +1,15 @@
-"""Finds nodes that applied plans emptied, and prepares plans that release them to their owners.
+"""Prepares plans that release emptied nodes to their owners, and says what freed cards of other machines are worth.
 
-Called by `gputide admin node release`.
+Called by `gputide admin node release` and `gputide apply --emit`.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime
 
+from enforcer.emit.queue_offers import offered_cards, offers_text, queue_offers
 from enforcer.machines import Machine, machine_of
 from enforcer.node_plan import PlanPlace
 from enforcer.node_release import release_plan, why_held
@@ -16,6 +18,8 @@ from enforcer.snapshot import take_snapshot
 from fleet.data_folder import DataFolder
 from fleet.decisions import Plan
 from fleet.errors import Refused
+from fleet.money.paid_nodes import paid_nodes
+from fleet.money.prices import PriceBook
 from fleet.node_changes import NodeRelease
 from fleet.sentences import Sentence, first_of
 from fleet.settings.settings import Settings
@@ -84,3 +88,14 @@ def keep_release(folder: DataFolder, settings: Settings, now: datetime, release:
         raise Refused(found.refusal)
     keep_plan(folder, settings, found.plan)
     return found.plan
+
+
+def queues_text(folder: DataFolder, settings: Settings, plan: Plan, stages: Sequence[int]) -> str:
+    """What queues could have of the cards that stages free on machines that are paid anyway; empty where nothing."""
+    from gputide.container.warehouse import warehouse  # loads pandas, which a release does without
+
+    inventory = warehouse(folder, settings).inventory(plan.cluster, as_of=plan.created_at)
+    prices = PriceBook(settings, inventory.nodes).at(plan.created_at)
+    cards = offered_cards(plan, stages, inventory, paid_nodes(inventory, prices))
+    offers = queue_offers(cards, inventory.quotas)
+    return offers_text(cards, offers) if offers else ""

@@ -79,7 +79,7 @@ GROUP = {"eks.amazonaws.com/nodegroup": "gpu"}
 
 
 def found(objects: Sequence[Manifest]) -> Machine:
-    return machine_of(objects[0], StandingCluster(objects))  # type: ignore[arg-type]
+    return machine_of(objects[0], StandingCluster(objects))
 
 
 @pytest.mark.parametrize(
