@@ -16,7 +16,6 @@ from dashboards.view_models.slice_uses import SliceUse
 from enforcer.preview import ObjectDiff
 from enforcer.record.savings import PlanRecord
 from enforcer.switch_preview import NodeStanding, SwitchPreview
-from fleet.decisions import NodeSwitch
 from fleet.errors import Unavailable
 from fleet.inventory import Quota, WorkloadId
 from fleet.money.budgets import BudgetStatus
@@ -24,6 +23,7 @@ from fleet.money.cost_days import CostDays
 from fleet.money.prices import Prices
 from fleet.money.unit_costs import UnitCost
 from fleet.money.week_hours import WeekHours
+from fleet.node_changes import NodeSwitch
 from fleet.outcomes import Outcome
 from fleet.profiles import Profiles
 from fleet.sentences import Sentence

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass
+from enum import StrEnum
 from typing import Protocol
 
 from enforcer.dialect import Dialect, SeatSlice
@@ -62,6 +63,32 @@ ROUNDED_MIB = 16
 """By so much a card's framebuffer in MiB may differ from source to source."""
 
 
+class NodeOwner(StrEnum):
+    """What made a node's machine, and takes it away."""
+
+    KARPENTER = "karpenter"
+    CLUSTER_API = "cluster_api"
+    CLUSTER_AUTOSCALER = "cluster_autoscaler"
+    NOBODY = "nobody"
+    """People: it is cordoned, and they are asked to take it."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Departure:
+    """A node that its owner shall take away.
+
+    Attributes:
+        machine: kind, namespace and name of the object that stands for its machine, which outlives the Node; that of
+            the Node where there is none.
+        newest: `creationTimestamp` of the newest machine (of the newest node where no object stands for machines) when
+            this was rendered: a later one came in the place of this one.
+    """
+
+    owner: NodeOwner
+    machine: tuple[str, str, str]
+    newest: str = ""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NodeStep:
     """What a node needs besides written fields until its cards are shared in another way.
@@ -88,6 +115,7 @@ class NodeStep:
             more when pods return.
         offered_before: fields of a node that a stage empties and the values that they had before: on the way back it is
             emptied again, and pods that no other node has room for come back once it has these.
+        departure: who takes the node away once it is written; None where it stays.
     """
 
     node: str
@@ -103,6 +131,7 @@ class NodeStep:
     registers_mib: tuple[tuple[str, int], ...] = ()
     registered_mib: tuple[tuple[str, int], ...] = ()
     offered_before: tuple[tuple[str, str], ...] = ()
+    departure: Departure | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

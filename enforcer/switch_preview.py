@@ -16,9 +16,10 @@ from enforcer.node_loss import homes_elsewhere
 from enforcer.preview import StagePreview
 from enforcer.snapshot import Snapshot
 from fleet.capabilities.capability import Capabilities
-from fleet.decisions import NodeMode, NodeSwitch, Plan
+from fleet.decisions import Plan
 from fleet.errors import Corrupt, Refused
 from fleet.inventory import WorkloadId
+from fleet.node_changes import NodeMode, NodeSwitch
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -18,7 +18,9 @@ from enforcer.backends.hami_dialect import HAMI_DIALECT, SCHEDULER_CONFIG_FIELD
 from enforcer.backends.node_config import NODE_CONFIG_FIELD
 from enforcer.cluster import DELETION_COST_ANNOTATION, STOPPED_ANNOTATION
 from enforcer.kinds.kserve import COMPONENTS, MODELS, STOP_ANNOTATION
+from enforcer.machines import DELETE_MACHINE_ANNOTATION
 from enforcer.manifest import path_parts
+from enforcer.node_release import RELEASED_ANNOTATION
 from enforcer.relief.warm_replica import HASH_LABELS
 from enforcer.resource_names import Words
 from enforcer.rollout.held_mark import HELD_ANNOTATION
@@ -100,7 +102,7 @@ class BackendNames:
 
 
 _OWN_TEMPLATE = (PLAN_ANNOTATION, SEATING_ANNOTATION, CORE_LIMIT_LABEL)
-_OWN_NODE = (PLAN_ANNOTATION, PREVIOUS_ANNOTATION, CLOSED_ANNOTATION, CLOSED_CARDS_ANNOTATION)
+_OWN_NODE = (PLAN_ANNOTATION, PREVIOUS_ANNOTATION, CLOSED_ANNOTATION, CLOSED_CARDS_ANNOTATION, RELEASED_ANNOTATION)
 _PLUGIN_RESOURCES = (r"nvidia\.com/gpu(\.shared)?", r"nvidia\.com/mig-[a-z0-9.]+")
 
 
@@ -264,6 +266,9 @@ SCOPES: Mapping[str, Keys] = {
             "spec": Keys(fields={"unschedulable": _FREE}),
         }
     ),
+    "Machine": Keys(fields={"metadata": Keys(fields={"annotations": _annotated(DELETE_MACHINE_ANNOTATION)})}),
+    "MachineDeployment": Keys(fields={"spec": Keys(fields={"replicas": _FREE})}),
+    "MachineSet": Keys(fields={"spec": Keys(fields={"replicas": _FREE})}),
     "ConfigMap": Keys(fields={"data": Keys(set_name="config_keys")}),
     "Deployment": _owner({**_ROLLING, "strategy": Keys(fields={"rollingUpdate": _BOUNDS})}, HELD_ANNOTATION),
     "Rollout": _owner({**_ROLLING, "strategy": Keys(fields={"canary": _BOUNDS})}, HELD_ANNOTATION),

@@ -13,6 +13,7 @@ from enum import StrEnum
 
 from fleet.capabilities.capability import CorePolicy
 from fleet.inventory import CardId, CardModelName, Priority, WorkloadId
+from fleet.node_changes import NodeRelease, NodeSwitch
 from fleet.sentences import Sentence, Value
 from fleet.units import format_plan_id
 
@@ -303,34 +304,6 @@ class Stage:
     safe_alone: bool = True
 
 
-class NodeMode(StrEnum):
-    """How a node hands out its cards."""
-
-    WHOLE = "whole"
-    VGPU = "vgpu"
-    """Slices of a size that each pod asks for."""
-    TIME_SLICING = "time-slicing"
-    MPS = "mps"
-    MIG = "mig"
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class NodeSwitch:
-    """A node that somebody wants in another mode.
-
-    Attributes:
-        slices: into how many each of its cards may be shared; None where the mode has no such number, or its default is
-            meant.
-        profiles: MIG instances of each of its cards, profile and count, sorted; empty for other modes, and where pods
-            cut cards as they come.
-    """
-
-    node: str
-    mode: NodeMode
-    slices: int | None = None
-    profiles: tuple[tuple[str, int], ...] = ()
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HistorySpan:
     """The history a plan was made from."""
@@ -407,6 +380,20 @@ class Totals:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class FreedNode:
+    """One node that is paid for whole, and of which no pod needs a card any more.
+
+    Attributes:
+        cards: all of it, also those that nobody held before.
+        per_week: what it costs, which is saved once it is gone; None where a card of it has no price.
+    """
+
+    node: str
+    cards: int
+    per_week: Decimal | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class FrontierPoint:
     """One point of saved cards against predicted harm.
 
@@ -444,11 +431,12 @@ class Plan:
         schedule: tide.
         stages: order of application.
         frontier: other points that were possible.
+        freed_nodes: nodes that can go, where nodes are what is paid; empty where none is paid so, or none can.
         calibration_ratio: factor by which forecasts of harm were multiplied, by what came of earlier plans and of plans
             tried on earlier days; 1 where neither says anything.
         backtested: what came of plans tried on earlier days; None where the history is too short.
-        node_switch: what its one stage does, where it was made by `gputide admin node mode`; None of all others, which
-            carry out recommendations.
+        node_switch: what its one stage does, where it was made by `gputide admin node mode`; None of all others.
+        node_release: the same of `gputide admin node release`.
     """
 
     plan_id: str
@@ -469,15 +457,22 @@ class Plan:
     schedule: tuple[ScheduledReplicas, ...] = ()
     stages: tuple[Stage, ...]
     frontier: tuple[FrontierPoint, ...] = ()
+    freed_nodes: tuple[FreedNode, ...] = ()
     calibration_ratio: float = 1.0
     backtested: Backtested | None = None
     backend_version: str | None = None
     node_switch: NodeSwitch | None = None
+    node_release: NodeRelease | None = None
 
     @property
     def short_id(self) -> str:
         """Its id as people see and type it."""
         return format_plan_id(self.plan_id)
+
+    @property
+    def is_of_node(self) -> bool:
+        """Whether somebody asked for it of one node, so that it promises nothing; others carry out recommendations."""
+        return self.node_switch is not None or self.node_release is not None
 
     @property
     def tide_stages(self) -> frozenset[int]:

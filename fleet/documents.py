@@ -41,8 +41,10 @@ _PAIRS = frozenset({"settings", "numbers", "values"})
 """Fields that hold name-value pairs and are objects in JSON."""
 _LEFT_OUT = frozenset(
     {
+        "freed_nodes",
         "kept_ratio",
         "memory_scaling",
+        "node_release",
         "node_switch",
         "relief_moves_per_pod_day",
         "shift_ratio",
@@ -83,7 +85,7 @@ def document(record: object) -> Any:
             if field.name in _PAIRS
             else document(getattr(record, field.name))
             for field in fields(record)
-            if field.name not in _LEFT_OUT or getattr(record, field.name) is not None
+            if field.name not in _LEFT_OUT or getattr(record, field.name) not in (None, ())
         }
     if isinstance(record, Enum):
         return record.value

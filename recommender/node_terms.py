@@ -12,8 +12,8 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 from fleet.capabilities.register import Capabilities, CorePolicy
-from fleet.decisions import NodeMode
 from fleet.inventory import NODE_MODE_LABEL, Grant, Inventory
+from fleet.node_changes import NodeMode
 from fleet.sentences import Sentence, sentence
 from fleet.units import GIB
 

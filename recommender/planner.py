@@ -56,6 +56,7 @@ from recommender.rehome import rehome
 from recommender.sleep_seats import plan_sleep
 from recommender.solution import Solution
 from recommender.tide import Candidate, Tide, tide_of
+from recommender.whole_nodes import gathered
 
 _PLANNED_SECTIONS = ("cluster", "analyzer", "risk", "plan", "recommender", "prices")
 
@@ -168,6 +169,7 @@ def _plan(problem: PlanningProblem, permits: Permits, packing: Packing, *, is_tr
         schedule=() if tide is None else tide.schedule,
         stages=stages,
         frontier=frontier,
+        freed_nodes=solution.freed_nodes,
         calibration_ratio=problem.past.expected(forecast) / forecast if forecast > 0 else 1.0,
         backtested=problem.past.backtested(forecast, limit),
     )
@@ -226,11 +228,13 @@ def _totals(
 
 
 def _on_other_cards(problem: PlanningProblem, permits: Permits, arrangement: Arrangement) -> Arrangement:
-    """The arrangement with instances of cards that are cut by MIG, then with cheaper cards, then without old limits."""
+    """The arrangement with instances of cut cards, cheaper cards, what is freed gathered on nodes, no old limits."""
     if problem.asks_for(RecommendationKind.MIG):
         arrangement = with_mig_instances(problem, permits, arrangement)
     if problem.asks_for(RecommendationKind.REHOME):
         arrangement = with_cheaper_cards(problem, permits, arrangement)
+        alone = _candidates(problem, permits, arrangement)
+        arrangement = gathered(problem, problem.paid_nodes.keys(), arrangement, alone)
     return with_limits_lifted(problem, permits, arrangement)
 
 

@@ -18,6 +18,7 @@ import numpy as np
 from fleet.capabilities.register import Capabilities
 from fleet.decisions import RecommendationKind, RiskLevel
 from fleet.inventory import Card, CardId, Inventory, WorkloadId
+from fleet.money.paid_nodes import paid_nodes
 from fleet.money.prices import Prices
 from fleet.priority_holds import NOBODY, Holders
 from fleet.profiles import Profile, Profiles
@@ -130,6 +131,11 @@ class PlanningProblem:
             return self
         other = risk.model_copy(update={"preset": level, "violation_ratio_max": None})
         return replace(self, settings=self.settings.model_copy(update={"risk": other}))
+
+    @cached_property
+    def paid_nodes(self) -> dict[str, tuple[Card, ...]]:
+        """Nodes that are paid for whole, with their cards."""
+        return paid_nodes(self.inventory, self.prices)
 
     @cached_property
     def profile_of(self) -> dict[WorkloadId, Profile]:

@@ -33,6 +33,7 @@ class Rehoming:
         targets: new card of each of its rows.
         slowdown: how much faster the old model is by its data sheet, at least 1 where the new one is slower.
         load_max: largest predicted use of a new card, 0-1.
+        node_left: node that it helps to leave whole, on a card of the same model elsewhere; empty for cheaper cards.
     """
 
     workload: WorkloadId
@@ -41,6 +42,7 @@ class Rehoming:
     targets: Mapping[int, Card]
     slowdown: float
     load_max: float
+    node_left: str = ""
 
 
 def rehome(

@@ -14,8 +14,9 @@ from functools import cached_property
 import numpy as np
 
 from fleet.capabilities.capability import Division, FramebufferIsolation
-from fleet.decisions import Evidence, FreedCard, Need, Recommendation
+from fleet.decisions import Evidence, FreedCard, FreedNode, Need, Recommendation
 from fleet.inventory import CardId, CardModelName, Grant, WorkloadId
+from fleet.money.paid_nodes import price_per_week
 from fleet.money.saving import saving_of
 from fleet.priority_holds import Hold
 from fleet.schema import Measure
@@ -110,16 +111,38 @@ class Solution:
 
     @cached_property
     def spare(self) -> frozenset[CardId]:
-        """Freed cards kept for moves at run time: the cheapest, by name where prices are equal or unknown."""
+        """Freed cards kept for moves at run time: the cheapest, by name where prices are equal or unknown.
+
+        A card keeps its node in use, so one on a node that is paid for whole and left is taken last.
+        """
         arrangement, known = self.arrangement, self.problem.cards
         if not arrangement.moves:
             return frozenset()
         wanted = self.problem.spares_wanted(len(arrangement.seats))
         counted = sorted(
             arrangement.freed - self.replaced.keys(),
-            key=lambda card: (self.problem.prices.of(known[card]).amortised or 0, card),
+            key=lambda card: (known[card].node in self._left, self.problem.prices.of(known[card]).amortised or 0, card),
         )
         return frozenset(counted[:wanted])
+
+    @cached_property
+    def _left(self) -> frozenset[str]:
+        """Nodes that are paid for whole and on which no pod is left."""
+        busy = {seat.node for seat in self.arrangement.seats}
+        return frozenset(self.problem.paid_nodes.keys() - busy)
+
+    @cached_property
+    def freed_nodes(self) -> tuple[FreedNode, ...]:
+        """Those of them that somebody held cards of, and that keep no spare one, sorted."""
+        spared = {self.problem.cards[card].node for card in self.spare}
+        return tuple(
+            FreedNode(
+                node=node,
+                cards=len(self.problem.paid_nodes[node]),
+                per_week=price_per_week(self.problem.paid_nodes[node], self.problem.prices),
+            )
+            for node in sorted({grant.node for grant in self.grants} & self._left - spared)
+        )
 
     @cached_property
     def replaced(self) -> Mapping[CardId, CardId]:

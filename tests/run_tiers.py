@@ -270,10 +270,12 @@ def prepare_cluster() -> dict[str, str]:
     """
     building = (
         "import os, sys\nfrom pathlib import Path\nimport gputide.operate.engine_cache as c, tests.control_plane as k"
-        "\nfrom tests.engines.go_peers import build_kueue\ntell = lambda line: print(line, file=sys.stderr, flush=True)"
+        "\nfrom tests.engines.go_peers import build_karpenter, build_kueue"
+        "\ntell = lambda line: print(line, file=sys.stderr, flush=True)"
     )
     building += "\ncache = Path(os.environ.get('GPUTIDE_ENGINES_CACHE') or c.default_cache_path())"
-    building += "\nk.kubernetes_programs(cache, tell=tell)\nbuild_kueue(cache, tell=tell)\nprint(cache)"
+    building += "\nk.kubernetes_programs(cache, tell=tell)\nbuild_kueue(cache, tell=tell)"
+    building += "\nbuild_karpenter(cache, tell=tell)\nprint(cache)"
     with tempfile.TemporaryFile("w+") as answer:
         with subprocess.Popen(
             [sys.executable, "-c", building], cwd=ROOT, stdout=answer, stderr=subprocess.PIPE, text=True

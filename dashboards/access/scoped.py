@@ -41,7 +41,7 @@ from dashboards.view_models.relief_acts import ReliefActs
 from dashboards.view_models.slice_uses import SliceUse
 from enforcer.preview import ObjectDiff
 from enforcer.switch_preview import NodeStanding, SwitchPreview
-from fleet.decisions import NodeSwitch, Plan
+from fleet.decisions import Plan
 from fleet.errors import GputideError, NotEnoughData, Refused, Unavailable
 from fleet.inventory import Quota
 from fleet.money.budgets import BudgetStatus
@@ -49,6 +49,7 @@ from fleet.money.cost_days import CostDays
 from fleet.money.prices import Prices
 from fleet.money.unit_costs import UnitCost
 from fleet.money.week_hours import WeekHours
+from fleet.node_changes import NodeSwitch
 from fleet.outcomes import ChangePhase, Outcome
 from fleet.profiles import Profiles
 from fleet.sentences import Sentence, sentence

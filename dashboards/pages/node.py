@@ -20,8 +20,8 @@ from dashboards.queries import PlanEntry, Views
 from dashboards.view_models.rows import moment_words
 from dashboards.words.reading import reader_words, say, say_code
 from enforcer.switch_preview import NodeStanding
-from fleet.decisions import NodeMode, NodeSwitch
 from fleet.errors import GputideError, Misconfigured
+from fleet.node_changes import NodeMode, NodeSwitch
 from fleet.profiles import Profiles
 
 KEYS = ("cluster", "node")

@@ -72,7 +72,7 @@ def layout(views: Views, address: Address, profiles: Profiles) -> Any:
     chosen = chosen_stages(address, plan, confident)
     rows = [stage_row(plan, stage, chosen, address, is_tide=stage.stage in tides) for stage in plan.stages]
     before, after = plan_squares(profiles, plan)
-    is_switch = plan.node_switch is not None
+    is_switch = plan.is_of_node
     frontier = html.P(say("plan.drawn_for_whole_clusters_only"), className="soft")
     if plan.frontier:
         name = say("plan.cards_freed_against_predicted_harm_plan")
@@ -332,7 +332,7 @@ def _title(
         say("plan.risk_level", level=say_code("level", plan.risk)),
         _backend_words(plan),
     )
-    if plan.node_switch is not None:
+    if plan.is_of_node:
         # It is made from no history, and nothing is predicted of it.
         made = say("node.made_by_hand", age=age, cards=say("count.cards", count=plan.totals.cards_before))
         facts = made, expires, _backend_words(plan)
@@ -354,7 +354,7 @@ def _expired(entry: PlanEntry) -> str:
 
 def _link_to(plan: Plan, address: Address) -> Any:
     made = f"{reader_words().day(plan.created_at)} {plan.created_at:%H:%M}"
-    is_switch = plan.node_switch is not None
+    is_switch = plan.is_of_node
     what = (
         reader_words().stage(plan.stages[0].title) if is_switch else say("count.cards", count=plan.totals.cards_freed)
     )

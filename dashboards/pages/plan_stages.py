@@ -43,7 +43,7 @@ def stage_row(plan: Plan, stage: Stage, chosen: tuple[int, ...], address: Addres
         needed = say("plan.left_to_tide")
     is_open = address.get("open") == str(stage.stage)
     # A switch of a node stands on no advice: nothing of it is predicted.
-    is_switch = plan.node_switch is not None
+    is_switch = plan.is_of_node
     foreseen = [] if is_switch else [
         span("n", html.B(format_count(stage.cards_freed)), " ", say("health.cards_counted")),
         span("n", html.B(format_count(stage.moves)), " ", say("plan.moves")),

@@ -6,8 +6,9 @@ from collections.abc import Callable
 
 from enforcer.switch_preview import NodeStanding, SwitchPreview
 from fleet.data_folder import DataFolder, writing
-from fleet.decisions import NodeSwitch, Plan
+from fleet.decisions import Plan
 from fleet.errors import Refused
+from fleet.node_changes import NodeSwitch
 from fleet.sentences import sentence
 
 

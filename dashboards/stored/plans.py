@@ -100,7 +100,7 @@ class StoredPlans:
         """
         self._copy()
         newest_first = self._plans.plans(cluster)[::-1]
-        return tuple(map(self._entry, sorted(newest_first, key=lambda plan: plan.node_switch is not None)))
+        return tuple(map(self._entry, sorted(newest_first, key=lambda plan: plan.is_of_node)))
 
     def plan(self, plan_id: str) -> PlanEntry | None:
         """One plan; None where there is none of this id."""

@@ -156,7 +156,7 @@ class UsageApi:
 
     def _newest_plan(self, cluster: str) -> PlanEntry | None:
         entries = self._views.plans.plans(cluster)
-        return next((entry for entry in entries if entry.plan.node_switch is None), None)
+        return next((entry for entry in entries if not entry.plan.is_of_node), None)
 
     @staticmethod
     def _send(

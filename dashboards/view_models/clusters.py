@@ -84,7 +84,7 @@ def fleet_totals(lines: Sequence[ClusterLine]) -> FleetTotals:
 
 
 def _line(sighting: ClusterSighting, entries: Sequence[PlanEntry]) -> ClusterLine:
-    newest = next((entry for entry in entries if entry.plan.node_switch is None), None)
+    newest = next((entry for entry in entries if not entry.plan.is_of_node), None)
     if newest is None:
         return ClusterLine(sighting=sighting)
     totals, rolled = newest.plan.totals, newest.plan.rollout_stages

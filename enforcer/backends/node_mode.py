@@ -12,10 +12,9 @@ NVIDIA/mig-parted:cmd/nvidia-mig-manager/main.go.
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from datetime import datetime, timedelta
+from datetime import datetime
 
 from enforcer.backend import NodeStep, RenderedStage
 from enforcer.backends.card_fit import CORE_MODE, MIG_MODE
@@ -45,16 +44,16 @@ from enforcer.backends.volcano import NODE_CONFIG, PLUGIN, VolcanoDialect
 from enforcer.dialect import Dialect, StandingCard
 from enforcer.manifest import Manifest, field_of, workload_parts
 from enforcer.node_loss import pods_leaving
+from enforcer.node_plan import PlanPlace, plan_of_node
 from enforcer.snapshot import Snapshot
 from fleet.capabilities.capability import Capabilities
 from fleet.capabilities.nvidia_sharing import MPS, TIME_SLICING
 from fleet.catalogue import find_model
-from fleet.decisions import HistorySpan, NodeMode, NodeSwitch, Plan, Recommendation, Stage, Totals
-from fleet.documents import seal_plan
+from fleet.decisions import Plan, Recommendation
 from fleet.errors import Refused
 from fleet.grammars.mig import profile_of_resource
 from fleet.inventory import NODE_MODE_LABEL
-from fleet.money.saving import saved
+from fleet.node_changes import NodeMode, NodeSwitch
 from fleet.outcomes import Change
 from fleet.sentences import sentence
 from fleet.settings.settings import Settings
@@ -125,32 +124,9 @@ def switch_plan(
         version: tag of what runs of it; None where that is not known.
         now: of the cluster; all that the plan was made from.
     """
-    nothing = Totals(
-        cards_before=cards, cards_after=cards, cards_freed=0, spare_cards=0, nodes_freed=0, framebuffer_bytes_freed=0,
-        low_priority_gpu_hours_per_week=0.0, saving_per_week=saved(()), predicted_violation_ratio=0.0, moves=0,
-    )  # fmt: skip
     title = sentence("node_switch", node=switch.node, mode=switch.mode.value)
-    plan = Plan(
-        plan_id="",
-        created_at=now,
-        expires_at=now + timedelta(seconds=settings.plan.expires_seconds),
-        cluster=cluster,
-        history=HistorySpan(since=now, until=now, coverage_ratio=1.0),
-        inputs_sha256=hashlib.sha256(repr(switch).encode()).hexdigest(),
-        settings=(),
-        risk=settings.risk.preset,
-        backend=record.backend,
-        currency=settings.prices.currency,
-        totals=nothing,
-        recommendations=(),
-        refused=(),
-        withheld=(),
-        placement=(),
-        stages=(Stage(stage=1, title=title, recommendations=(), cards_freed=0, moves=0),),
-        backend_version=version,
-        node_switch=switch,
-    )
-    return seal_plan(plan)
+    place = PlanPlace(cluster=cluster, backend=record.backend, version=version, cards=cards)
+    return plan_of_node(switch, title, place, now, settings)
 
 
 def with_defaults(switch: NodeSwitch, snapshot: Snapshot) -> NodeSwitch:

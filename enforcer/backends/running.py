@@ -10,12 +10,15 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from enforcer.backend import Backend, RenderedStage
+from enforcer.backend import Backend, NodeOwner, RenderedStage
 from enforcer.backends.node_mode import check_modes, render_switch
+from enforcer.backends.node_pin import node_of
 from enforcer.backends.stage import check_kinds, check_lending
 from enforcer.dialect import Dialect
 from enforcer.kinds.register import pod_templates
+from enforcer.machines import Machine
 from enforcer.manifest import Manifest, template_of, workload_parts
+from enforcer.node_release import render_release
 from enforcer.safety.priority_hold import check_limits_lifted, check_priority
 from enforcer.snapshot import Snapshot
 from fleet.capabilities.capability import Capabilities
@@ -104,6 +107,7 @@ class RunningBackend:
         holders: what holds low priority back beyond the backend, as of now.
         measured: what probes leave of a version's record, as of now; asked where a stage is rendered alone, so that no
             way back hangs on it.
+        machine: a node's machine and who takes it away, as of now.
     """
 
     def __init__(
@@ -115,6 +119,7 @@ class RunningBackend:
         left_out: LeftOut | None,
         holders: Callable[[], Holders] = Holders,
         measured: Callable[[Capabilities], Capabilities] = lambda record: record,
+        machine: Callable[[Manifest], Machine] = lambda _: Machine(owner=NodeOwner.NOBODY),
     ) -> None:
         self._backend = backend
         self._version = version
@@ -122,6 +127,7 @@ class RunningBackend:
         self._left_out = left_out
         self._holders = holders
         self._measured = measured
+        self._machine = machine
 
     @property
     def capabilities(self) -> Capabilities:
@@ -161,10 +167,13 @@ class RunningBackend:
                     f"cannot apply stage {stage} with {name}: {part} has 0 of {part.wanted} pods ready, and it places "
                     f"the pods of this stage; see kubectl -n {part.namespace} describe {part.kind.lower()} {part.name}"
                 )
-        if plan.node_switch is None:
-            rendered = self._backend.render(plan, stage, snapshot)
-        else:
+        if plan.node_switch is not None:
             rendered = render_switch(plan.plan_id, plan.node_switch, snapshot, record)
+        elif plan.node_release is not None:
+            machine = self._machine(node_of(snapshot, plan.node_release.node))
+            rendered = render_release(plan.plan_id, plan.node_release, machine, snapshot)
+        else:
+            rendered = self._backend.render(plan, stage, snapshot)
         self._check_webhook(stage, [move.workload for move in rendered.moves if move.new], snapshot)
         return replace(rendered, warnings=(*self._notes(tag, bool(parts)), *rendered.warnings))
 

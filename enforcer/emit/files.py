@@ -47,10 +47,11 @@ class EmitForm(StrEnum):
     """A branch of a repository, one commit per recommendation."""
 
 
-def emit_files(plan_id: str, stages: Sequence[StagePreview], form: EmitForm, target: Path) -> str:
+def emit_files(plan_id: str, stages: Sequence[StagePreview], form: EmitForm, target: Path, *, queues: str = "") -> str:
     """Write what stages would change; returns what was written and where, in words.
 
     Args:
+        queues: what freed cards could be worth to queues, for a file `queues.txt`; none where empty, and none for git.
         stages: its stages, each on top of the ones before.
         target: empty folder, made where it is missing; for `git` the repository.
 
@@ -75,6 +76,7 @@ def emit_files(plan_id: str, stages: Sequence[StagePreview], form: EmitForm, tar
         EmitForm.KUSTOMIZE: lambda: kustomize_files(own, made),
         EmitForm.HELM: lambda: helm_files(plan_id, own, made),
     }[form]()
+    files = {**files, **({"queues.txt": queues} if queues else {})}
     if target.exists() and (not target.is_dir() or any(target.iterdir())):
         raise Misconfigured(f"cannot emit to {target}: it holds something already; name an empty folder")
     try:

@@ -8,7 +8,8 @@ Sources: kubernetes/api (groups of the core), argoproj/argo-rollouts:pkg/apis/ro
 kubernetes-sigs/lws:api/leaderworkerset, ray-project/kuberay:ray-operator/apis/ray,
 kubeflow/kubeflow:components/notebook-controller/api, kubeflow/trainer:pkg/apis/kubeflow.org (release 1.9) and
 pkg/apis/trainer, kubernetes-sigs/jobset:api/jobset, knative/serving:pkg/apis/serving, kedacore/keda:apis/keda,
-volcano-sh/apis:pkg/apis/scheduling, kubernetes-sigs/kueue:apis/kueue.
+volcano-sh/apis:pkg/apis/scheduling, kubernetes-sigs/kueue:apis/kueue, kubernetes-sigs/karpenter:pkg/apis/v1,
+kubernetes-sigs/cluster-api:api/core.
 """
 
 from __future__ import annotations
@@ -47,6 +48,7 @@ def _custom(group: str, versions: str, kind: str, plural: str, *, is_namespaced:
 
 
 _DRA_VERSIONS = "v1 v1beta2 v1beta1"
+_CLUSTER_API_VERSIONS = "v1beta2 v1beta1"
 
 API_KINDS: Mapping[str, ApiResource] = {
     found.kind: found
@@ -90,6 +92,11 @@ API_KINDS: Mapping[str, ApiResource] = {
         _custom("resource.k8s.io", _DRA_VERSIONS, "DeviceClass", "deviceclasses", is_namespaced=False),
         _custom("resource.k8s.io", _DRA_VERSIONS, "ResourceSlice", "resourceslices", is_namespaced=False),
         _custom("resource.k8s.io", "v1 v1beta2 v1alpha3", "DeviceTaintRule", "devicetaintrules", is_namespaced=False),
+        _custom("karpenter.sh", "v1", "NodeClaim", "nodeclaims", is_namespaced=False),
+        _custom("karpenter.sh", "v1", "NodePool", "nodepools", is_namespaced=False),
+        _custom("cluster.x-k8s.io", _CLUSTER_API_VERSIONS, "Machine", "machines"),
+        _custom("cluster.x-k8s.io", _CLUSTER_API_VERSIONS, "MachineSet", "machinesets"),
+        _custom("cluster.x-k8s.io", _CLUSTER_API_VERSIONS, "MachineDeployment", "machinedeployments"),
         _custom("scheduling.volcano.sh", "v1beta1", "PodGroup", "podgroups"),
         _custom("scheduling.volcano.sh", "v1beta1", "Queue", "queues", is_namespaced=False),
         _custom("kueue.x-k8s.io", "v1beta2 v1beta1", "Workload", "workloads"),

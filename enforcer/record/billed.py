@@ -8,20 +8,35 @@ the outcome has a free card on it and nobody holds any card of it now. Days of w
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import UTC, date, datetime, timedelta
 from decimal import Decimal
 
+from enforcer.record.journal import RunRecord, StageState
 from enforcer.record.savings import PlanRecord, named_cards, promised_cards, realised_of
 from fleet.decisions import FreedCard, Plan, Saving
 from fleet.inventory import CardId, Inventory
 from fleet.money.bill import EXACT, BillPart, BillScope, ChargeKind, NodeName
 from fleet.money.saving import cards_in, saved
 from fleet.outcomes import Outcome
+from fleet.sentences import Sentence
 
 DAYS_BEFORE_MAX = 7
 """Days before a plan was applied whose mean is what a node cost: one week, so that each day of the week counts once."""
 _DAY = timedelta(days=1)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Release:
+    """How the newest release of a node to its owner went.
+
+    Attributes:
+        at: when it was kept or taken back; None while it is under way.
+        stays: why the node was given back; None where it was not.
+    """
+
+    at: datetime | None
+    stays: Sentence | str | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -30,10 +45,12 @@ class ClusterNow:
 
     Attributes:
         gone: when each node that is gone was last seen: well before the newest sighting of the cluster.
+        released: by node.
     """
 
     inventory: Inventory
     gone: Mapping[str, datetime]
+    released: Mapping[str, Release] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -43,6 +60,8 @@ class NodeBill:
     Attributes:
         stage: last stage that names a free card of it; None where the scheduler chose the cards.
         gone_since: when it was last seen, where it is gone; None while it stands there.
+        released_at: when it was handed to its owner; None where it was not, or was given back.
+        stays: why it was given back; None where it was not.
         currency: of the bill; None where no row of any bill speaks of it.
         days_before: whole days before the plan was first applied that the bill covers, at most `DAYS_BEFORE_MAX`.
         days_after: whole days that the bill covers after the day on which it was last seen; while it stands, after the
@@ -58,6 +77,8 @@ class NodeBill:
     node: str
     stage: int | None
     gone_since: datetime | None
+    released_at: datetime | None = None
+    stays: Sentence | str | None = None
     currency: str | None = None
     days_before: int = 0
     days_after: int = 0
@@ -110,6 +131,7 @@ class PlanBill:
     Attributes:
         currency: of the promise.
         applied_at: when its first stage was applied.
+        promised_nodes: whole nodes that the plan frees once all of it is applied, where nodes are what is paid.
         free_cards: cards that are free, by the plan's outcome; None before `verify`.
         nodes: wholly freed nodes by name, gone or not; None before `verify`.
         covered_until: last day that a bill covers of any of these nodes; None where none does.
@@ -120,6 +142,7 @@ class PlanBill:
     currency: str
     applied_at: datetime
     promised_cards: int
+    promised_nodes: tuple[str, ...]
     promised_saving_per_week: Saving
     free_cards: int | None
     nodes: tuple[NodeBill, ...] | None
@@ -215,6 +238,7 @@ def _plan_bill(
         currency=plan.currency,
         applied_at=min(applied_at.values()),
         promised_cards=cards_in(promised),
+        promised_nodes=tuple(one.node for one in plan.freed_nodes),
         promised_saving_per_week=saved(promised),
         free_cards=None if free is None else cards_in(free),
         nodes=bills,
@@ -232,14 +256,37 @@ def _freed_nodes(free: Iterable[FreedCard], stage_of: Mapping[CardId, int], now:
         node = node_of.get(card.card)
         if node is not None and node not in busy:
             found.setdefault(node, []).append(stage_of.get(card.card))
+    nobody = Release(at=None)
     return [
         NodeBill(
             node=node,
             stage=max((stage for stage in named if stage is not None), default=None),
             gone_since=now.gone.get(node),
+            released_at=None if (release := now.released.get(node, nobody)).stays else release.at,
+            stays=release.stays,
         )
         for node, named in sorted(found.items())
     ]
+
+
+def releases_of(runs: Iterable[RunRecord]) -> dict[str, Release]:
+    """The newest release of each node, by the ledger; one that was undone is none.
+
+    Args:
+        runs: oldest first.
+    """
+    found: dict[str, Release] = {}
+    for run in runs:
+        for own in run.records.values():
+            for step in own.node_steps:
+                if step.departure is None:
+                    continue
+                found.pop(step.node, None)
+                if own.state is StageState.RESTORED:
+                    found[step.node] = Release(at=None, stays=own.reason)
+                elif own.state is not StageState.UNDONE:
+                    found[step.node] = Release(at=own.applied_at)
+    return found
 
 
 def _by_node(parts: Iterable[BillPart], nodes: Collection[NodeName]) -> Mapping[NodeName, _NodeDays]:
@@ -290,10 +337,8 @@ def _node_bill(
     after = covered.of(billed.scopes, max(_day(changed) + _DAY, since), until)
     cost_before, cost_after = _sum(billed.running, before), _sum(billed.running, after)
     is_gone = node.gone_since is not None
-    return NodeBill(
-        node=node.node,
-        stage=node.stage,
-        gone_since=node.gone_since,
+    return replace(
+        node,
         currency=next(iter(billed.currencies)),
         days_before=len(before),
         days_after=len(after),

@@ -21,6 +21,7 @@ from pydantic import (
     model_validator,
 )
 
+from enforcer.backend import NodeOwner
 from fleet.errors import Corrupt, GputideError
 from fleet.settings.faults import fault_words
 from fleet.tiers import Tier
@@ -150,6 +151,14 @@ class _StagedMove(_Move, _Staged):
     pass
 
 
+class _Departure(_Shape):
+    model_config = ConfigDict(strict=True, extra="forbid", defer_build=True)
+
+    owner: Annotated[NodeOwner, Field(strict=False)]
+    machine: Annotated[tuple[str, str, str], _Lists]
+    newest: str = ""
+
+
 class _NodeStep(_Staged):
     model_config = ConfigDict(strict=True, extra="forbid", defer_build=True)
 
@@ -166,6 +175,7 @@ class _NodeStep(_Staged):
     registers_mib: list[_Sized] = []
     registered_mib: list[_Sized] = []
     offered_before: list[_Pair] = []
+    departure: _Departure | None = None
 
 
 class _Begin(_Shape):

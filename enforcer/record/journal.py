@@ -12,7 +12,7 @@ from datetime import datetime
 from enum import StrEnum
 from typing import Any
 
-from enforcer.backend import Move, NodeStep
+from enforcer.backend import Departure, Move, NodeOwner, NodeStep
 from enforcer.cluster import Owners
 from enforcer.dialect import SeatSlice
 from enforcer.record.ledger import Entry, Ledger, Overtaken
@@ -435,6 +435,11 @@ def _node_step_of(content: Mapping[str, Any]) -> NodeStep:
         fields[key] = tuple((str(first), str(second)) for first, second in fields.get(key, ()))
     for key in ("registers_mib", "registered_mib"):
         fields[key] = tuple((str(card), int(mib)) for card, mib in fields.get(key, ()))
+    if (gone := fields.get("departure")) is not None:
+        kind, namespace, name = gone["machine"]
+        fields["departure"] = Departure(
+            owner=NodeOwner(gone["owner"]), machine=(kind, namespace, name), newest=gone.get("newest", "")
+        )
     return NodeStep(**{**fields, "empty_cards": tuple(fields.get("empty_cards", ()))})
 
 

@@ -192,7 +192,7 @@ class PlanStore:
         Raises as `plans`.
         """
         found = map(self.get, reversed(self.ids()))
-        return next((plan for plan in found if cluster in (None, plan.cluster) and plan.node_switch is None), None)
+        return next((plan for plan in found if cluster in (None, plan.cluster) and not plan.is_of_node), None)
 
     def fingerprint(self, plan_id: str) -> Fingerprint | None:
         """What the cluster looked like when a plan was made, None where that was not kept."""

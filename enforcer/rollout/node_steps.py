@@ -16,10 +16,11 @@ from enforcer.backend import ROUNDED_MIB, NodeStep
 from enforcer.dialect import Dialect
 from enforcer.manifest import Manifest, field_of
 from enforcer.ownership import controller_of
+from enforcer.rollout.departure import Departures
 from enforcer.rollout.patience import PatientCluster
 from enforcer.seat import is_over, is_ready
 from fleet.errors import Corrupt, Refused
-from fleet.sentences import Sentence, listed, sentence
+from fleet.sentences import Sentence, first_of, listed, sentence
 from fleet.units import MIB
 
 CLOSED_ANNOTATION = "gputide.io/closed-for"
@@ -35,10 +36,12 @@ class NodeStepPolicy:
 
     Attributes:
         ready_seconds_max: how long a node may take until it shares its cards as it should.
+        leave_seconds_max: how long its owner may take to take a released node.
     """
 
     poll_seconds: float = 10.0
     ready_seconds_max: float = 900.0
+    leave_seconds_max: float = 1800.0
 
 
 class NodeSteps:
@@ -52,6 +55,13 @@ class NodeSteps:
         self._cluster = cluster
         self._policy = policy
         self._dialect = dialect
+        self._departures = Departures(
+            cluster, poll_seconds=policy.poll_seconds, seconds_max=policy.leave_seconds_max
+        )  # fmt: skip
+
+    def has_left(self, step: NodeStep) -> bool:
+        """Whether a released node's machine is gone, or on its way out without a way back."""
+        return self._departures.has_left(step)
 
     def empty(
         self, steps: Sequence[NodeStep], plan_id: str, homeless: Collection[tuple[str, str]] = ()
@@ -65,7 +75,8 @@ class NodeSteps:
         Args:
             homeless: pods that no other node has room for, which are not waited for.
         """
-        failures: list[Sentence] = []
+        released = ((step.node, self._departures.held(step.node)) for step in steps if step.departure is not None)
+        failures = [sentence("release.refused", node=node, why=first_of(why)) for node, why in released if why]
         emptied = [
             step for step in steps if (step.leaving or step.back or step.offered_before) and not self._is_ready(step)
         ]
@@ -105,6 +116,9 @@ class NodeSteps:
         if failures:
             return failures
         for step in steps:
+            if step.departure is not None:
+                failures += self._departures.wait(step, step.departure)
+                continue
             found = self._wait(step.node, lambda: self._missing(step), failed=step)  # noqa: B023 - called at once
             failures += found
             if not found:

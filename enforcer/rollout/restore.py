@@ -167,6 +167,10 @@ def _configuration_back(
     """Restore what pods stand on, and let nodes take it up; returns what was kept."""
     if not shared:
         return []
+    left = next((step for step in steps if tools.node_steps().has_left(step)), None)
+    if left is not None:
+        # What would be asked for now, such as another replica, would be a machine in its place.
+        return [sentence("release.left", node=left.node)]
     staying = {dict(left.values).get("workload") for left in mover.kept}
     moved = [move for move in moves if str(move.workload) not in staying]
     returning = steps_back(tools, shared, moved, steps)

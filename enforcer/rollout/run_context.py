@@ -36,11 +36,13 @@ class RolloutPolicy:
 
     Attributes:
         canary_workloads: workloads that are changed and watched before the rest of a stage.
+        leave_seconds_max: how long its owner may take to take a released node.
     """
 
     canary_workloads: int = 1
     watch_seconds: float = 600.0
     lease_seconds: float = 30.0
+    leave_seconds_max: float = 1800.0
     watch: WatchPolicy = field(default_factory=WatchPolicy)
     moving: MovePolicy = field(default_factory=MovePolicy)
 
@@ -145,7 +147,9 @@ class RunContext:
 
     def node_steps(self) -> NodeSteps:
         """Who empties nodes and waits for them."""
-        policy = NodeStepPolicy(poll_seconds=self.policy.moving.poll_seconds)
+        policy = NodeStepPolicy(
+            poll_seconds=self.policy.moving.poll_seconds, leave_seconds_max=self.policy.leave_seconds_max
+        )
         return NodeSteps(self.cluster, policy, self.dialect)
 
     def snapshot(self) -> Snapshot:

@@ -23,7 +23,7 @@ from enforcer.safety.availability import availability_breaches, availability_ref
 from enforcer.safety.change_window import ChangeWindow
 from enforcer.safety.freeze import frozen_by
 from enforcer.safety.gitops import gitops_manager
-from enforcer.safety.node_switches import cards_emptied, check_modes
+from enforcer.safety.node_switches import cards_emptied, check_nodes
 from enforcer.safety.stage_checks import check_admission, check_quotas
 from enforcer.safety.tide_consent import check_age, check_history, check_staged, claimed_by_night, given_in_time
 from enforcer.snapshot import Snapshot, cards_left_empty
@@ -267,7 +267,7 @@ class Guard:
         if busy:
             raise Refused(sentence("guard.other_plan_runs", plan=plan.plan_id, other=busy[0]))
         workloads = workloads_of(plan, stages)
-        check_modes(plan, workloads, runs)
+        check_nodes(plan, workloads, runs, snapshot)
         self.check_wishes(plan, stages, snapshot)
         _check_neighbours(plan, workloads, snapshot)
         _check_keepers(workloads, snapshot)

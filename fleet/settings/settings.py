@@ -168,6 +168,8 @@ class RecommenderSettings(Section):
     """How often workloads like an idle one must have stayed idle, as far as was seen, before it is stopped."""
     packing: PackingChoice = PackingChoice.AUTO
     """How it is searched who shares a card with whom."""
+    moves_per_freed_node_max: int = Field(default=4, ge=0, le=100_000)
+    """Pods beyond those that a plan restarts anyway which may move so that a node that is paid for whole is left."""
     packing_exact_pods_max: Count = 120
     """Most pods of one card model that `auto` packs exactly."""
     lend_framebuffer: bool = False
@@ -248,6 +250,8 @@ class EnforcerSettings(Section):
     """File of 32 bytes or more, outside the data folder, that marks what is written to its ledgers; none for no key."""
     ledger_anchor_file: Path | None = None
     """File outside the data folder that keeps the heads of its ledgers; a real cluster keeps them, too."""
+    node_leave_seconds_max: Seconds = 1800
+    """How long the owner of a released node may take to take it; then the node is given back, and why is said."""
     lease_seconds: Seconds = 30
     """How long the right to change the cluster is held without being renewed."""
 

@@ -88,13 +88,13 @@ def bills_answer(bills: Sequence[PlanBill]) -> Answer:
     nodes = Listing(
         title="Wholly freed nodes on the bill",
         columns=(
-            "plan", "stage", "node", "gone since", "billed per day before", "after", "days after", "saved",
-            "still billed", "committed per day",
+            "plan", "stage", "node", "handed over", "gone since", "billed per day before", "after", "days after",
+            "saved", "still billed", "committed per day",
         ),
         rows=[
             (
                 format_plan_id(bill.plan_id), "" if node.stage is None else node.stage, node.node,
-                "still there" if node.gone_since is None else format_time(node.gone_since),
+                _handed_over(node), "still there" if node.gone_since is None else format_time(node.gone_since),
                 _money(node.before_per_day, node), _money(node.after_per_day, node), node.days_after,
                 "" if node.gone_since is None else _money(node.saved, node), _still(node),
                 _money(node.committed_per_day, node),
@@ -128,6 +128,12 @@ def _plan_line(bill: PlanBill) -> str:
     promised = saving_text(bill.promised_saving_per_week, bill.currency)
     applied = f"plan {format_plan_id(bill.plan_id)}, applied {format_time(bill.applied_at)}"
     parts = [f"{applied}: promised {bill.promised_cards} cards, {promised} a week; free {_known(bill.free_cards)}"]
+    if bill.promised_nodes:
+        gone, handed = {node.node for node in bill.gone}, sum(node.released_at is not None for node in bill.nodes or ())
+        parts.append(
+            f"promised {len(bill.promised_nodes)} whole nodes: {handed} handed over, "
+            f"{len(gone.intersection(bill.promised_nodes))} gone"
+        )
     for total in bill.totals:
         before, after = (
             format_money(Money(amount=amount, currency=total.currency), digits=2)
@@ -139,6 +145,12 @@ def _plan_line(bill: PlanBill) -> str:
 
 def _known(value: int | None) -> int | str:
     return _UNKNOWN if value is None else value
+
+
+def _handed_over(node: NodeBill) -> str:
+    if node.stays is not None:
+        return f"given back: {node.stays}"
+    return "no" if node.released_at is None else format_time(node.released_at)
 
 
 def _still(node: NodeBill) -> str:

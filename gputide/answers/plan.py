@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from decimal import Decimal
 from shlex import quote
 
 from dashboards.view_models.rows import stage_risk
@@ -16,7 +17,15 @@ from fleet.confidence import stage_confidence
 from fleet.decisions import Plan, Refusal, Saving, Totals
 from fleet.documents import document
 from fleet.outcomes import Outcome
-from fleet.units import Money, format_count, format_money_short, format_percent, format_plan_id, format_time
+from fleet.units import (
+    Money,
+    format_count,
+    format_money,
+    format_money_short,
+    format_percent,
+    format_plan_id,
+    format_time,
+)
 from fleet.words import Language, Words
 from gputide.output import Answer, Listing
 
@@ -68,11 +77,13 @@ def plan_answer(plan: Plan, notes: Sequence[str] = ()) -> Answer:
                 f"made from {format_time(plan.history.since)} to {format_time(plan.history.until)}, coverage "
                 f"{format_percent(plan.history.coverage_ratio, digits=1)}; expires {format_time(plan.expires_at)}"
             ),
+            *((_nodes_worth(plan),) if plan.freed_nodes else ()),
             *remark_words(plan, Language.EN),
         ),
         listings=(
             recommendations,
             stages,
+            *((freed_nodes_listing(plan),) if plan.freed_nodes else ()),
             *((tide_listing(plan),) if plan.schedule else ()),
             _refusals(plan.refused),
         ),
@@ -325,6 +336,31 @@ def outcome_answer(outcome: Outcome, verdict: Verdict, currency: str) -> Answer:
             f"plan {short_id}, {format_time(outcome.since)} to {format_time(outcome.until)} ({span})",
         ),
         listings=(harmed, amounts) if verdict.is_harmed else (amounts, harmed),
+    )
+
+
+def freed_nodes_listing(plan: Plan) -> Listing:
+    """Whole nodes that a plan frees, where nodes are what is paid."""
+    return Listing.of(
+        "Whole nodes that can go",
+        plan.freed_nodes,
+        {
+            "node": lambda one: one.node,
+            "cards": lambda one: one.cards,
+            "per week": lambda one: (
+                "unknown" if one.per_week is None else format_money(Money(amount=one.per_week, currency=plan.currency))
+            ),
+        },
+    )
+
+
+def _nodes_worth(plan: Plan) -> str:
+    """What leaves the bill of nodes, which are paid for whole."""
+    known = [one.per_week for one in plan.freed_nodes if one.per_week is not None]
+    amount = format_money(Money(amount=sum(known, Decimal(0)), currency=plan.currency)) if known else "an unknown sum"
+    return (
+        f"{format_count(len(plan.freed_nodes))} whole nodes can go, which ends {amount} a week where nodes are paid; "
+        "single cards of rented nodes end nothing there (once verified: gputide admin node release)"
     )
 
 

@@ -10,12 +10,12 @@ from pathlib import Path
 from dashboards.money.import_bill import ReadBill, SameRows, import_files
 from dashboards.money.kept_bill import read_bill, replaced, write_bill
 from dashboards.queries import Views
-from enforcer.record.billed import BillSpan, ClusterNow, PlanBill, plan_bills
+from enforcer.record.billed import BillSpan, ClusterNow, PlanBill, plan_bills, releases_of
 from enforcer.record.journal import StageState
 from fleet.data_folder import writing
 from fleet.errors import Misconfigured, NotEnoughData
 from fleet.inventory import NodeLife
-from fleet.money.bill import BilledNames, NodeName, billed_names
+from fleet.money.bill import BilledNames, BillPart, NodeName, billed_names
 from gputide.container.plans import journal
 from gputide.container.warehouse import warehouse
 from gputide.session import Session
@@ -92,10 +92,20 @@ def bills_of(
         since: first day that counts; None for a week before each plan was applied.
         until: end of the last day; None for now.
     """
+    parts = read_bill(session.folder().bill)
+    return chains_of(session, cluster, parts, views=views, since=since, until=until) if parts else ()
+
+
+def chains_of(
+    session: Session, cluster: str, parts: Sequence[BillPart] = (), *, views: Views | None = None,
+    since: datetime | None = None, until: datetime | None = None,
+) -> tuple[PlanBill, ...]:  # fmt: skip
+    """What became of a cluster's applied plans, newest first, also where no bill says what that saved.
+
+    Args:
+        parts: what was imported of bills.
+    """
     folder, now = session.folder(), session.now()
-    parts = read_bill(folder.bill)
-    if not parts:
-        return ()
     if views is None:
         # Reading files of a bill needs none of it, and a hundred megabytes less.
         from gputide.container.pages import views_of
@@ -115,8 +125,9 @@ def bills_of(
     }
     stored = warehouse(folder, session.settings)
     standing = ClusterNow(
-        inventory=stored.inventory(cluster, as_of=now), gone=_gone(stored.node_lives(cluster, as_of=now), now)
-    )
+        inventory=stored.inventory(cluster, as_of=now), gone=_gone(stored.node_lives(cluster, as_of=now), now),
+        released=releases_of(kept.runs()),
+    )  # fmt: skip
     span = BillSpan(since=since, until=now if until is None else until)
     return plan_bills(plans, applied_at, views.outcomes.outcomes(cluster), standing, parts, span)
 

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Protocol
 import structlog
 
 from enforcer.agent.presence import nodes_with_agents
-from enforcer.backend import Backend
+from enforcer.backend import Backend, NodeOwner
 from enforcer.backends.effectivegpu import EffectiveGpuBackend, words_of_models
 from enforcer.backends.hami import HamiBackend
 from enforcer.backends.hami_dialect import HAMI_WORDS, HamiDialect
@@ -24,6 +24,7 @@ from enforcer.backends.running import PART_KINDS, LeftOut, RunningBackend, parts
 from enforcer.backends.volcano import VolcanoBackend
 from enforcer.cluster import ClusterReader, ClusterWriter, FieldChange, Lease
 from enforcer.dialect import ObjectKey
+from enforcer.machines import Machine, machine_of
 from enforcer.manifest import Manifest
 from enforcer.probe.stored_results import kept_results, read_key
 from enforcer.record.anchor import Anchor
@@ -275,6 +276,7 @@ def backend(
         left_out=_left_out(cluster),
         holders=lambda: priority_holders(folder, settings, cluster, now),
         measured=lambda record: _measured(record, probe_results(folder, settings), settings, now),
+        machine=lambda node: Machine(owner=NodeOwner.NOBODY) if cluster is None else machine_of(node, cluster),
     )
 
 

@@ -12,8 +12,9 @@ from enforcer.snapshot import take_snapshot
 from enforcer.switch_preview import NodeStanding, SwitchPreview, leavers_of, node_standing
 from fleet.capabilities.register import records_of
 from fleet.data_folder import DataFolder
-from fleet.decisions import NodeSwitch, Plan
+from fleet.decisions import Plan
 from fleet.errors import Refused
+from fleet.node_changes import NodeSwitch
 from fleet.settings.settings import Settings
 from gputide.container.cluster import backend, backend_version, moment_of_change, open_cluster, own_cluster
 from gputide.container.enforcer import guard

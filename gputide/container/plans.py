@@ -167,7 +167,7 @@ def newest_applied(kept: Journal, plans: PlanStore | None = None) -> str:
         NotEnoughData: no plan was ever applied.
     """
     names = dict.fromkeys(run.plan_id for run in reversed(kept.runs()))
-    found = next((name for name in names if plans is None or plans.get(name).node_switch is None), None)
+    found = next((name for name in names if plans is None or not plans.get(name).is_of_node), None)
     if found is None:
         raise NotEnoughData("no plan was ever applied; `gputide plan list` shows what there is")
     return found

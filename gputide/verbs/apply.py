@@ -33,6 +33,7 @@ from gputide.container.cluster import (
     own_cluster,
 )
 from gputide.container.enforcer import guard, no_longer_want, open_enforcer, run_under_way
+from gputide.container.node_releases import queues_text
 from gputide.container.plans import chosen_plan, chosen_stages, copied_plans, journal, open_plans, previewed
 from gputide.options import ByOption, FormatOption, PlanOption, StageOption, YesOption, fit_format
 from gputide.output import Answer, Format, Listing, print_answer
@@ -187,7 +188,7 @@ def _emit(session: Session, plan: Plan, stages: Sequence[int], form: EmitForm, t
         runs = journal(folder).runs(plan.plan_id)
         renderer = backend(settings, moment_of_change(cluster, session.now()), cluster, folder)
         found = preview(plan, cluster, renderer, approved, runs)
-    typer.echo(emit_files(plan.plan_id, found, form, target))
+    typer.echo(emit_files(plan.plan_id, found, form, target, queues=queues_text(folder, settings, plan, approved)))
     left_out = ", ".join(str(stage) for stage in stages if stage not in approved)
     if left_out:
         typer.echo(f"left out, because nobody approved them: stages {left_out}; `gputide plan approve`", err=True)

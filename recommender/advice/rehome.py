@@ -1,4 +1,4 @@
-"""Re-home: a workload moves to a free card of a cheaper model on which it still fits."""
+"""Re-home: a workload moves to a free card of a cheaper model on which it still fits, or leaves a node whole."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ class Rehome:
         return case.refuse_hidden(self.kind)
 
     def propose(self, solution: Solution) -> Sequence[Draft]:
-        """Pods that make room on a node that is shared without them, and a stage of moves to cheaper cards."""
+        """Pods that make room on a node that is shared without them, and moves to cheaper cards or off whole nodes."""
         rows_of: dict[WorkloadId, list[int]] = defaultdict(list)
         for row in sorted(solution.arrangement.displaced):
             rows_of[solution.grants[row].workload_id].append(row)
@@ -57,11 +57,18 @@ class Rehome:
         for number, names in enumerate(solution.batches, start=1):
             made = [aside[name] for name in names if name in aside]
             drafts += [Draft(title=batch_title(solution, number), recommendations=made, batch=number)] if made else []
-        made = [_cheaper(solution, number, item) for number, item in enumerate(solution.arrangement.rehomed, start=1)]
-        return [*drafts, Draft(title=sentence("rehome"), recommendations=made)] if made else drafts
+        made = [_elsewhere(solution, number, item) for number, item in enumerate(solution.arrangement.rehomed, start=1)]
+        for title, is_gathered in (("rehome", False), ("gather", True)):
+            own = [
+                one
+                for one, item in zip(made, solution.arrangement.rehomed, strict=True)
+                if bool(item.node_left) is is_gathered
+            ]
+            drafts += [Draft(title=sentence(title), recommendations=own)] if own else []
+        return drafts
 
 
-def _cheaper(solution: Solution, number: int, item: Rehoming) -> Recommendation:
+def _elsewhere(solution: Solution, number: int, item: Rehoming) -> Recommendation:
     evidence = solution.evidence(item.workload)
     rows = sorted(item.targets)
     freed = solution.freed(solution.grants[row].card for row in rows)
@@ -77,7 +84,9 @@ def _cheaper(solution: Solution, number: int, item: Rehoming) -> Recommendation:
         confidence=confidence_of(evidence),
         evidence=evidence,
         why=(
-            sentence(
+            sentence("gather", pods=len(rows), node=item.node_left)
+            if item.node_left
+            else sentence(
                 "rehome",
                 pods=len(rows),
                 target_model=item.target_model,

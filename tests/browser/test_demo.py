@@ -23,8 +23,9 @@ from enforcer.record.savings import named_cards
 from enforcer.simulated.cluster import SeatState, SimulatedCluster, SimulatedSeat
 from enforcer.verify import emptied_cards
 from fleet.data_folder import open_data_folder
-from fleet.decisions import NodeMode, NodeSwitch, Plan
+from fleet.decisions import Plan
 from fleet.money.saving import cards_in
+from fleet.node_changes import NodeMode, NodeSwitch
 
 if TYPE_CHECKING:
     from playwright.sync_api import Page

@@ -24,8 +24,9 @@ from enforcer.rollout.run_context import RunContext
 from enforcer.rollout.stages import Rollout
 from enforcer.rollout.undo import Undo
 from fleet.capabilities.nvidia_sharing import TIME_SLICING
-from fleet.decisions import NodeMode, NodeSwitch, Plan
+from fleet.decisions import Plan
 from fleet.errors import Refused
+from fleet.node_changes import NodeMode, NodeSwitch
 from fleet.settings.settings import Settings
 from tests.cluster import test_counted_cards as counted
 from tests.cluster import test_rollout_backends as rollouts

@@ -46,8 +46,6 @@ from fleet.decisions import (
     FrontierPoint,
     HistorySpan,
     Need,
-    NodeMode,
-    NodeSwitch,
     PlacedSlice,
     Plan,
     Recommendation,
@@ -69,6 +67,7 @@ from fleet.money.prices import CardPrice, PriceBook, Prices
 from fleet.money.saving import cards_in, saved
 from fleet.money.unit_costs import UnitCost
 from fleet.money.week_hours import GRANTED, Measures, WeekHours, added
+from fleet.node_changes import NodeMode, NodeSwitch
 from fleet.outcomes import Outcome, WorkloadOutcome
 from fleet.profiles import (
     CardProfile,

@@ -22,8 +22,8 @@ from dashboards.pages.plan_rollout import apply_reason, stage_statuses
 from dashboards.queries import RolloutPhase, RolloutProgress
 from dashboards.tokens import DARK, LIGHT, STATE_COLOURS, STATE_INK
 from enforcer.switch_preview import NodeStanding
-from fleet.decisions import NodeMode
 from fleet.errors import Unavailable
+from fleet.node_changes import NodeMode
 from tests.dashboards.embedded import CLUSTER, HOSTILE, NOW, EmbeddedCluster, EmbeddedNodeModes, make_views, tide_only
 from tests.recommender.builders import plan_of
 from tests.recommender.test_rules import CASES, OPTIONS

@@ -34,10 +34,11 @@ from enforcer.seat import is_ready
 from enforcer.simulated.cluster import SimulatedCluster
 from enforcer.snapshot import take_snapshot
 from fleet.capabilities.register import HAMI, TIME_SLICING
-from fleet.decisions import NodeMode, NodeSwitch, Plan, RecommendationKind
+from fleet.decisions import Plan, RecommendationKind
 from fleet.documents import plan_document, plan_from_json, plan_to_json, seal_plan
 from fleet.errors import Refused
 from fleet.inventory import CardModelName
+from fleet.node_changes import NodeMode, NodeSwitch
 from fleet.settings.settings import Settings
 from tests.enforcer.builders import (
     NOW,

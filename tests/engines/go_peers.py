@@ -1,4 +1,4 @@
-"""Peers written by others in Go, built from locked sources into the cache: senders, NVIDIA's plugin, mig-parted, Kueue.
+"""Peers written by others in Go, built from locked sources into the cache: Prometheus, NVIDIA's, Kueue, Karpenter.
 
 Called by `tests/run_tiers.py` before the tests of engines and clusters, and by hand:
 
@@ -29,6 +29,7 @@ _PROMETHEUS = "github.com/prometheus/prometheus"
 _DEVICE_PLUGIN = "github.com/NVIDIA/k8s-device-plugin"
 _MIG_PARTED = "github.com/NVIDIA/mig-parted"
 _KUEUE = "sigs.k8s.io/kueue"
+_KARPENTER = "sigs.k8s.io/karpenter"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -75,6 +76,19 @@ class KueuePeer:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class KarpenterPeer:
+    """Karpenter as it is published, with its provider of nodes that kwok plays.
+
+    Attributes:
+        program: its controllers, against the API server of `$KUBECONFIG`.
+        definitions: folder of its CustomResourceDefinitions; that of the provider's classes of nodes lies beside.
+    """
+
+    program: Path
+    definitions: Path
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class _Recipe:
     """How the programs of one folder's module are built.
 
@@ -83,14 +97,14 @@ class _Recipe:
         packages: what is built.
         link_flags: for the linker, beside those that leave out symbols.
         has_c: parts of it are written in C.
-        beside: a module, and a folder of it that is laid beside the programs.
+        beside: a module, and folders of it that are laid beside the programs, in one of the last one's name.
     """
 
     module: str
     packages: tuple[str, ...]
     link_flags: str = ""
     has_c: bool = False
-    beside: tuple[str, str] | None = None
+    beside: tuple[str, ...] = ()
 
 
 _SERVER = _Recipe(
@@ -100,6 +114,9 @@ _SERVER = _Recipe(
 )
 _SENDER = _Recipe(module="sender", packages=(".",))
 _QUEUES = _Recipe(module="kueue", packages=(".",), beside=(_KUEUE, "config/components/crd/bases"))
+_NODES = _Recipe(
+    module="karpenter", packages=(f"{_KARPENTER}/kwok",), beside=(_KARPENTER, "kwok/apis/crds", "pkg/apis/crds")
+)
 _NVIDIA = _Recipe(
     module="nvidia",
     packages=(f"{_DEVICE_PLUGIN}/cmd/nvidia-device-plugin", f"{_DEVICE_PLUGIN}/cmd/mps-control-daemon"),
@@ -162,6 +179,16 @@ def build_kueue(cache: Path, *, tell: Tell) -> KueuePeer:
     return KueuePeer(program=built / "kueue", definitions=built / "bases")
 
 
+def build_karpenter(cache: Path, *, tell: Tell) -> KarpenterPeer:
+    """Build Karpenter where it is not in the cache yet.
+
+    Raises:
+        Unavailable: Go is missing or too old, or a module could not be fetched.
+    """
+    built = _built(cache, _NODES, tell)
+    return KarpenterPeer(program=built / "kwok", definitions=built / "crds")
+
+
 def _built(cache: Path, recipe: _Recipe, tell: Tell) -> Path:
     go = find_go()
     version = run_tool([go, "version"], purpose="ask Go for its version")
@@ -177,11 +204,13 @@ def _built(cache: Path, recipe: _Recipe, tell: Tell) -> Path:
             [*command, "-o", f"{folder}/", *recipe.packages],
             purpose=f"build {recipe.module}", folder=module, environ={**os.environ, **settings},
         )  # fmt: skip
-        if recipe.beside is not None:
-            name, part = recipe.beside
+        if recipe.beside:
+            name, *parts = recipe.beside
             asked = [go, "list", "-m", "-f", "{{.Dir}}", name]
             held = run_tool(asked, purpose=f"find {name}", folder=module, environ={**os.environ, **settings}).strip()
-            shutil.copytree(Path(held, part), folder / Path(part).name, copy_function=shutil.copyfile)
+            for part in parts:
+                target = folder / Path(parts[-1]).name
+                shutil.copytree(Path(held, part), target, copy_function=shutil.copyfile, dirs_exist_ok=True)
 
     key = key_of(*sources, version.encode(), recipe.link_flags.encode())
     return stocked(cache, f"go-{recipe.module}", key, fill, tell=tell)

@@ -1,4 +1,4 @@
-"""`gputide admin node mode`: how a node hands out its cards, and another way; a dry run unless `--yes` is given."""
+"""`gputide admin node`: another mode for a node, or its way out of the cluster; dry runs unless `--yes` is given."""
 
 from __future__ import annotations
 
@@ -8,30 +8,48 @@ from typing import Annotated
 import typer
 
 from enforcer.record.journal import StageState
-from enforcer.rollout.abort import open_run
 from enforcer.switch_preview import NodeStanding
 from fleet.data_folder import DataFolder, writing
-from fleet.decisions import NodeMode, NodeSwitch, Plan
 from fleet.documents import document
 from fleet.errors import Misconfigured, Refused
+from fleet.node_changes import NodeMode, NodeSwitch
 from gputide.answers.plan import preview_answer
 from gputide.container.enforcer import Enforcer, open_enforcer
 from gputide.container.node_modes import keep_switch, standing_of, switch_preview
+from gputide.container.node_plans import wanted_plan
 from gputide.container.plans import copied_plans
 from gputide.options import ByOption, YesOption, answering
 from gputide.output import Answer, Listing
 from gputide.session import Session, who
-from wire.kubernetes.refusals import Forbidden
+from gputide.verbs.admin.release import release_answer
 
-_LOOKED_AT_MAX = 100
-"""Newest plans among which one that waits for an approval is looked for."""
-
-app = typer.Typer(no_args_is_help=True, help="Show how a node hands out its cards, and put it into another mode.")
+app = typer.Typer(no_args_is_help=True, help="Put a node into another mode, or hand it over to what owns it.")
 
 
 @app.callback()
 def node() -> None:
-    """Show how a node hands out its cards, and put it into another mode."""
+    """Put a node into another mode, or hand it over to what owns it."""
+
+
+@app.command(epilog="Example: gputide admin node release --plan 3f9a1c --yes")
+@answering
+def release(
+    session: Session,
+    name: Annotated[
+        list[str] | None,
+        typer.Argument(metavar="[NODE]...", help="Nodes; those that the plan freed wholly unless given."),
+    ] = None,
+    plan: Annotated[
+        str | None, typer.Option(metavar="ID", help="The plan that freed them; the last applied one unless given.")
+    ] = None,
+    yes: YesOption = False,
+    by: ByOption = None,
+) -> Answer:
+    """Hand wholly freed nodes to what owns them (Karpenter, Cluster Autoscaler, Cluster API), one after the other.
+
+    A node that still serves stays. Machines that nobody owns are cordoned. Undo gives a node back while it is there.
+    """
+    return release_answer(session, name or (), plan, yes=yes, by=who() if by is None else by)
 
 
 @app.command(epilog="Example: gputide admin node mode worker-3 time-slicing --slices 4 --yes")
@@ -120,7 +138,9 @@ def _previewed(session: Session, folder: DataFolder, switch: NodeSwitch) -> Answ
 
 def _switched(session: Session, enforcer: Enforcer, switch: NodeSwitch, *, by: str) -> Answer:
     """Switch a node, or go on with a switch to the same that waits for an approval or that a process left open."""
-    plan = _waiting(enforcer, switch) or _kept(session, enforcer, switch, by)
+    plan = wanted_plan(
+        enforcer, switch, lambda: keep_switch(session.folder(), session.settings, session.now(), switch), by=by
+    )
     results = enforcer.reconciler.apply(plan, (1,), by=by)
     if any(result.state is not StageState.PROMOTED for result in results):
         raise Refused(f"node {switch.node} was given back as it was: {results[0].reason}")
@@ -129,36 +149,6 @@ def _switched(session: Session, enforcer: Enforcer, switch: NodeSwitch, *, by: s
         headline=(f"node {switch.node} is in mode {switch.mode}",),
         footnotes=(f"undo at any time: gputide undo --plan {plan.short_id}",),
     )
-
-
-def _waiting(enforcer: Enforcer, switch: NodeSwitch) -> Plan | None:
-    """The plan of the same switch that was begun and not ended, or approved and not begun; None where there is none."""
-    journal, plans, now = enforcer.tools.journal, enforcer.plans, enforcer.tools.now()
-    run = open_run(journal)
-    names = plans.ids()[-_LOOKED_AT_MAX:] if run is None else (run.plan_id,)
-    for plan in map(plans.get, reversed(names)):
-        is_to_do = run is not None or (now < plan.expires_at and plans.approved_stages(plan.plan_id))
-        if plan.node_switch == switch and is_to_do and (run is not None or not journal.runs(plan.plan_id)):
-            return plan
-    return None
-
-
-def _kept(session: Session, enforcer: Enforcer, switch: NodeSwitch, by: str) -> Plan:
-    """The plan of a switch against which nothing speaks now, kept and approved.
-
-    Raises:
-        Refused: something does, or the user of the cluster may approve nothing.
-    """
-    plans = enforcer.plans
-    plan = keep_switch(session.folder(), session.settings, session.now(), switch)
-    try:
-        plans.approve(plan, (1,), by="" if plans.signs_as_user(plan) else by, at=enforcer.tools.now())
-    except (Forbidden, Refused) as exc:
-        raise Refused(
-            f"cannot switch node {switch.node} yet: {exc}; let somebody who may approve plan {plan.short_id} "
-            f"(gputide plan approve --plan {plan.short_id}), then call this again"
-        ) from exc
-    return plan
 
 
 def _present(found: NodeStanding, backend: str) -> Answer:

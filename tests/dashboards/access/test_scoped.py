@@ -15,8 +15,8 @@ from dashboards.queries import STAGE_KIND, Plans, RolloutProgress, Rollouts, Vie
 from enforcer.backends.node_mode import switch_plan
 from enforcer.preview import ObjectDiff
 from fleet.capabilities.register import HAMI
-from fleet.decisions import NodeMode, NodeSwitch
 from fleet.errors import Refused, Unavailable
+from fleet.node_changes import NodeMode, NodeSwitch
 from fleet.sentences import Sentence, sentence
 from fleet.settings.settings import Settings
 from tests.dashboards.embedded import CLUSTER, EmbeddedCluster, make_views

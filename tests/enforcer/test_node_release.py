@@ -1,0 +1,264 @@
+"""Emptied nodes are handed to what owns their machines; nodes that serve, or are wanted to stay, are not."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from enforcer.backend import NodeOwner
+from enforcer.backends.device_plugin import NODE_DIALECT
+from enforcer.backends.hami import HamiBackend
+from enforcer.backends.running import RunningBackend
+from enforcer.machines import (
+    DELETE_MACHINE_ANNOTATION,
+    Machine,
+    machine_of,
+)
+from enforcer.manifest import Manifest
+from enforcer.node_plan import PlanPlace
+from enforcer.node_release import RELEASED_ANNOTATION, release_plan, render_release, replacement, why_held
+from enforcer.record.billed import releases_of
+from enforcer.record.journal import StageState
+from enforcer.rollout.stages import Rollout
+from enforcer.simulated.cluster import SimulatedCluster
+from enforcer.snapshot import take_snapshot
+from fleet.decisions import Plan
+from fleet.documents import plan_from_json, plan_to_json
+from fleet.errors import Refused
+from fleet.node_changes import NodeRelease
+from fleet.settings.settings import Settings
+from tests.enforcer.builders import NOW, a_cluster, an_undo, some_tools
+from tests.enforcer.plugin_cluster import StandingCluster, a_node, a_pod
+
+LATER = "2026-01-13T08:00:00Z"
+BEFORE = "2026-01-12T08:00:00Z"
+POOL = {"karpenter.sh/nodepool": "gpu", "karpenter.sh/capacity-type": "on-demand"}
+OF_MACHINE = {
+    "cluster.x-k8s.io/machine": "m-1", "cluster.x-k8s.io/cluster-namespace": "capi",
+    "cluster.x-k8s.io/owner-kind": "MachineSet", "cluster.x-k8s.io/owner-name": "set",
+}  # fmt: skip
+
+
+def an_object(kind: str, name: str, namespace: str = "", **parts: Any) -> Manifest:
+    metadata = {"name": name, "resourceVersion": "1", "creationTimestamp": BEFORE, **parts.pop("metadata", {})}
+    return {"kind": kind, "metadata": {**metadata, **({"namespace": namespace} if namespace else {})}, **parts}
+
+
+def a_claim(name: str, *, cards: int = 4, at: str = BEFORE, labels: dict[str, str] | None = None) -> Manifest:
+    metadata = {"labels": {**POOL, **(labels or {})}, "creationTimestamp": at}
+    status = {"nodeName": "node-0", "capacity": {"nvidia.com/gpu": str(cards)}}
+    return an_object("NodeClaim", name, metadata=metadata, status=status)
+
+
+def of_karpenter(**pool: Any) -> list[Manifest]:
+    node = a_node("node-0", labels=POOL)
+    return [node, a_claim("claim-0"), an_object("NodePool", "gpu", spec=pool)]
+
+
+def of_cluster_api(annotations: dict[str, str] | None = None, *, replicas: int = 3) -> list[Manifest]:
+    node = a_node("node-0")
+    node["metadata"]["annotations"] = OF_MACHINE
+    above = {"ownerReferences": [{"kind": "MachineDeployment", "name": "gpu"}]}
+    gpu = an_object("MachineDeployment", "gpu", "capi", metadata={"annotations": annotations or {}})
+    gpu["spec"] = {"replicas": replicas}
+    return [node, an_object("Machine", "m-1", "capi"), an_object("MachineSet", "set", "capi", metadata=above), gpu]
+
+
+def of_group(labels: dict[str, str], *others: Manifest) -> list[Manifest]:
+    node = a_node("node-0", labels=labels)
+    node["spec"] = {"providerID": "aws:///zone/i-1"}
+    return [node, *others]
+
+
+AUTOSCALER = an_object("ConfigMap", "cluster-autoscaler-status", "kube-system")
+GROUP = {"eks.amazonaws.com/nodegroup": "gpu"}
+
+
+def found(objects: Sequence[Manifest]) -> Machine:
+    return machine_of(objects[0], StandingCluster(objects))
+
+
+@pytest.mark.parametrize(
+    ("objects", "owner"),
+    [
+        (of_karpenter(), NodeOwner.KARPENTER),
+        (of_cluster_api(), NodeOwner.CLUSTER_API),
+        (of_cluster_api({"cluster.x-k8s.io/cluster-api-autoscaler-node-group-min-size": "1"}),
+         NodeOwner.CLUSTER_AUTOSCALER),
+        (of_group(GROUP, AUTOSCALER), NodeOwner.CLUSTER_AUTOSCALER),
+        (of_group(GROUP), NodeOwner.NOBODY),
+        (of_group({}, AUTOSCALER), NodeOwner.NOBODY),
+    ],
+    ids=["karpenter", "cluster api", "cluster api with autoscaler", "node group", "group without one", "own machine"],
+)  # fmt: skip
+def test_owner_is_read_off_the_node(objects: list[Manifest], owner: NodeOwner) -> None:
+    machine = found(objects)
+    assert machine.owner is owner
+    assert not machine.stays
+
+
+@pytest.mark.parametrize(
+    ("objects", "why"),
+    [
+        (of_karpenter(replicas=3), "keeps 3 nodes whatever they carry"),
+        (of_karpenter(disruption={"consolidateAfter": "Never"}), "kubectl delete nodeclaim claim-0"),
+        (of_karpenter()[:1] + of_karpenter()[2:], "there is no NodeClaim of it"),
+        (of_cluster_api({"cluster.x-k8s.io/paused": ""}), "MachineDeployment gpu is paused"),
+        (of_cluster_api({"cluster.x-k8s.io/cluster-api-autoscaler-node-group-min-size": "3"}), "minimum of 3 nodes"),
+        (of_cluster_api()[:2], "which has no replicas to lower"),
+    ],
+)
+def test_owner_that_would_not_take_the_node_is_said_before(objects: list[Manifest], why: str) -> None:
+    cluster = StandingCluster(objects)
+    with pytest.raises(Refused, match=why):
+        render_release("p", NodeRelease(node="node-0"), found(objects), take_snapshot(cluster, NODE_DIALECT))
+
+
+def test_reserved_capacity_is_paid_without_its_node_too() -> None:
+    objects = of_karpenter()
+    objects[0]["metadata"]["labels"]["karpenter.sh/capacity-type"] = "reserved"
+    assert "its capacity is reserved" in str(found(objects).stays[0])
+
+
+def test_cluster_api_is_named_the_machine_before_it_is_asked_for_one_fewer() -> None:
+    objects = of_cluster_api()
+    snapshot = take_snapshot(StandingCluster(objects), NODE_DIALECT)
+    stage = render_release("p" * 64, NodeRelease(node="node-0"), found(objects), snapshot)
+    wanted = [(one.kind, one.field, one.old, one.new) for one in stage.changes if one.kind != "Node"]
+    mark = f"metadata.annotations[{DELETE_MACHINE_ANNOTATION}]"
+    assert wanted == [("Machine", mark, None, "gputide"), ("MachineDeployment", "spec.replicas", "3", "2")]
+    written = {one.field: one.new for one in stage.changes if one.kind == "Node"}
+    assert written["spec.unschedulable"] == "true"
+    assert written[f"metadata.annotations[{RELEASED_ANNOTATION}]"] == "cluster_api"
+
+
+def on_node(name: str, **metadata: Any) -> Manifest:
+    pod = a_pod(name, 0, "node-0")
+    pod["metadata"] |= metadata
+    return pod
+
+
+def test_pods_that_go_with_their_node_do_not_count_and_all_others_do() -> None:
+    daemon = on_node("log", ownerReferences=[{"kind": "DaemonSet", "name": "log"}])
+    mirror = on_node("etcd", annotations={"kubernetes.io/config.mirror": "x"}, ownerReferences=[{"kind": "Node"}])
+    over = {**on_node("done"), "status": {"phase": "Succeeded"}}
+    assert why_held(a_node("node-0"), [daemon, mirror, over, a_pod("far", 0, "node-1")], []) == []
+    leaving = on_node("web", deletionTimestamp=LATER)
+    assert [one.code for one in why_held(a_node("node-0"), [daemon, leaving], [])] == ["release.serves"]
+
+
+@pytest.mark.parametrize(
+    "mark", ["karpenter.sh/do-not-disrupt", "cluster-autoscaler.kubernetes.io/scale-down-disabled"]
+)
+def test_node_that_somebody_marks_to_stay_stays(mark: str) -> None:
+    objects = of_karpenter()
+    objects[0]["metadata"]["annotations"] = {mark: "true"}
+    with pytest.raises(Refused, match=f"it is marked {mark}"):
+        render_release(
+            "p", NodeRelease(node="node-0"), found(objects), take_snapshot(StandingCluster(objects), NODE_DIALECT)
+        )
+
+
+OF_A10 = {"nvidia.com/gpu.product": "NVIDIA-A10"}
+
+
+@pytest.mark.parametrize(
+    ("new", "is_one"),
+    [
+        (a_claim("new", at=LATER), True),
+        (a_claim("new", at=BEFORE), False),
+        (a_claim("new", at=LATER, cards=0), False),
+        (a_claim("new", at=LATER, cards=2, labels=OF_A10), False),
+        (a_claim("new", at=LATER, cards=2, labels={"nvidia.com/gpu.product": "NVIDIA-H100"}), True),
+        (a_claim("new", at=LATER, cards=2, labels={**OF_A10, "karpenter.sh/capacity-type": "spot"}), True),
+        (a_claim("new", at=LATER, cards=2), True),
+    ],
+    ids=["as large", "there before", "without cards", "smaller", "another model", "another price", "unknown model"],
+)
+def test_later_machine_counts_in_its_place_unless_it_is_known_to_be_cheaper(new: Manifest, is_one: bool) -> None:
+    old = a_claim("old", labels=OF_A10)
+    assert (replacement([old, new], old, BEFORE) is not None) is is_one
+
+
+def a_release(node: str) -> Plan:
+    place = PlanPlace(cluster="c1", backend="hami", version=None, cards=4)
+    return release_plan(NodeRelease(node=node, plan="f" * 64), place, NOW, Settings())
+
+
+def test_plan_of_a_release_is_read_as_it_was_written() -> None:
+    plan = a_release("node-2")
+    assert plan_from_json(plan_to_json(plan), name="plan") == plan
+
+
+def test_own_machine_is_cordoned_and_undo_opens_it_again(tmp_path: Path) -> None:
+    cluster = a_cluster(tmp_path, cards=12)
+    before = cluster.get("Node", "", "node-2")
+    tools = some_tools(cluster, tmp_path)
+    backend = RunningBackend(HamiBackend(NOW), version=None, allows_experimental=True, left_out=None)
+    plan = a_release("node-2")
+    (result,) = Rollout(tools, backend).apply(plan, by="ann")
+    assert result.state is StageState.PROMOTED
+    assert is_closed(cluster, "node-2")
+    assert set(releases_of(tools.journal.runs())) == {"node-2"}
+    an_undo(tools).undo(plan.plan_id)
+    assert not is_closed(cluster, "node-2")
+    after = cluster.get("Node", "", "node-2")
+    assert before is not None
+    assert after is not None
+    assert after["metadata"].get("annotations") == before["metadata"].get("annotations")
+    assert releases_of(tools.journal.runs()) == {}
+
+
+def test_node_that_holds_pods_with_cards_is_not_released(tmp_path: Path) -> None:
+    cluster = a_cluster(tmp_path, cards=12)
+    backend = RunningBackend(HamiBackend(NOW), version=None, allows_experimental=True, left_out=None)
+    with pytest.raises(Refused, match=r"node node-0 is not released: pod .* still runs there"):
+        Rollout(some_tools(cluster, tmp_path), backend).apply(a_release("node-0"), by="ann")
+    assert not is_closed(cluster, "node-0")
+
+
+def is_closed(cluster: SimulatedCluster, node: str) -> bool:
+    manifest = cluster.get("Node", "", node)
+    assert manifest is not None
+    return bool((manifest.get("spec") or {}).get("unschedulable"))
+
+
+class LeavingCluster(SimulatedCluster):
+    """A cluster with Machines of Cluster API; the one that is asked to go is being deleted at once, and stays so."""
+
+    def get(self, kind: str, namespace: str, name: str) -> Manifest | None:
+        body = super().get(kind, namespace, name)
+        deployment = super().get("MachineDeployment", "capi", "gpu")
+        if kind == "Machine" and body is not None and deployment is not None and deployment["spec"]["replicas"] < 3:
+            body["metadata"]["deletionTimestamp"] = LATER
+        return body
+
+
+def test_machine_on_its_way_out_is_not_asked_for_again_by_an_undo(tmp_path: Path) -> None:
+    a_cluster(tmp_path, cards=12)
+    cluster = LeavingCluster(tmp_path / "cluster.sqlite")
+    machine, _, gpu = of_cluster_api()[1:]
+    for one in (machine, gpu):
+        cluster.make(one)
+    tools = some_tools(cluster, tmp_path)
+    tools.policy = replace(tools.policy, leave_seconds_max=30.0)
+
+    def machine_now(_: Manifest) -> Machine:
+        manifest, scaled = cluster.get("Machine", "capi", "m-1"), cluster.get("MachineDeployment", "capi", "gpu")
+        return Machine(owner=NodeOwner.CLUSTER_API, manifest=manifest, scaled=scaled, newest=BEFORE)
+
+    backend = RunningBackend(
+        HamiBackend(NOW), version=None, allows_experimental=True, left_out=None, machine=machine_now
+    )
+    plan = a_release("node-2")
+    (result,) = Rollout(tools, backend).apply(plan, by="ann")
+    assert result.state is StageState.PROMOTED, result.reason
+    undone = an_undo(tools).undo(plan.plan_id)
+    assert "nothing of that can be taken back" in str(undone.kept[0])
+    after = cluster.get("MachineDeployment", "capi", "gpu")
+    assert after is not None
+    assert after["spec"]["replicas"] == 2
