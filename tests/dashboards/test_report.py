@@ -12,9 +12,10 @@ from html.parser import HTMLParser
 import openpyxl
 import pytest
 
+from dashboards.report.pictures import state_bar_svg
 from dashboards.report.report import Edition, Report, make_report
 from dashboards.report.table import report_csv, report_excel
-from dashboards.report.text import report_html, report_json, report_lines, report_markdown, state_bar_svg
+from dashboards.report.text import report_html, report_json, report_lines, report_markdown
 from dashboards.report.weeks import WeekFacts
 from fleet.inventory import WorkloadId
 from fleet.profiles import CardState, Profiles, WorkloadState
