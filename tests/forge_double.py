@@ -147,8 +147,8 @@ def _github(forge: ForgeDouble, asked: Asked) -> Answered:
     prefix = "/repos/team/fleet"
     if not asked.path.startswith(prefix):
         raise Refusal(404, "Not Found")
-    path, content, method = asked.path.removeprefix(prefix), asked.content, asked.method
-    if (found := re.fullmatch(r"/branches/(.+)", path)) and method == "GET":
+    path = asked.path.removeprefix(prefix)
+    if (found := re.fullmatch(r"/branches/(.+)", path)) and asked.method == "GET":
         head = forge.head(found[1])
         if head is None:
             raise Refusal(404, "Branch not found")
@@ -160,6 +160,11 @@ def _github(forge: ForgeDouble, asked: Asked) -> Answered:
         return 200, _blob(forge, found[1])
     if found := re.fullmatch(r"/git/commits/(\w+)", path):
         return 200, {"sha": found[1], "tree": {"sha": forge.git("rev-parse", f"{found[1]}^{{tree}}")}}
+    return _github_git(forge, asked, path)
+
+
+def _github_git(forge: ForgeDouble, asked: Asked, path: str) -> Answered:
+    content, method = asked.content, asked.method
     if (method, path) == ("POST", "/git/trees"):
         if forge.git("cat-file", "-t", content["base_tree"]) != "tree":
             raise Refusal(422, "base_tree is not a tree")
@@ -305,7 +310,7 @@ def forge_double(kind: str, folder: Path) -> Iterator[ForgeDouble]:
             self.end_headers()
             self.wfile.write(said)
 
-        do_GET = do_POST = do_PUT = do_PATCH = do_DELETE = handle_one
+        do_GET = do_POST = do_PUT = do_PATCH = handle_one  # noqa: N815 - names of the base class
 
         def _found(self, body: bytes) -> Answered:
             parts = urlsplit(self.path)

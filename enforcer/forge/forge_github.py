@@ -145,7 +145,8 @@ class GiteaForge(GithubForge):
         for page in range(1, PAGES_MAX + 1):
             query = {"state": "all", "base_branch": self._base, "sort": "recentupdate", "limit": "50"}
             found = rows(self._rest.get(*self._repo, "pulls", query={**query, "page": str(page)}))
-            own = [_request(one) for one in found if field(one, "head", "ref") == branch and _is_inner(one)]
+            # Once a branch is deleted, `ref` names the request instead; `label` goes on naming the branch.
+            own = [_request(one) for one in found if field(one, "head", "label") == branch and _is_inner(one)]
             if own:
                 return max(own, key=lambda one: one.number)
             if not found:

@@ -1,4 +1,4 @@
-"""Peers written by others in Go, built from locked sources into the cache: senders, NVIDIA's plugin, mig-parted, Kueue.
+"""Peers by others in Go, built from locked sources into the cache: senders, NVIDIA's plugin, mig-parted, Kueue, Gitea.
 
 Called by `tests/run_tiers.py` before the tests of engines and clusters, and by hand:
 
@@ -29,6 +29,7 @@ _PROMETHEUS = "github.com/prometheus/prometheus"
 _DEVICE_PLUGIN = "github.com/NVIDIA/k8s-device-plugin"
 _MIG_PARTED = "github.com/NVIDIA/mig-parted"
 _KUEUE = "sigs.k8s.io/kueue"
+_GITEA = "code.gitea.io/gitea"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -75,6 +76,19 @@ class KueuePeer:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class GiteaPeer:
+    """Gitea, with SQLite.
+
+    Attributes:
+        program: the server.
+        parts: folder that holds its `templates` and `options`.
+    """
+
+    program: Path
+    parts: Path
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class _Recipe:
     """How the programs of one folder's module are built.
 
@@ -83,14 +97,17 @@ class _Recipe:
         packages: what is built.
         link_flags: for the linker, beside those that leave out symbols.
         has_c: parts of it are written in C.
-        beside: a module, and a folder of it that is laid beside the programs.
+        beside: a module, and folders of it that are laid beside the programs.
+        tags: build constraints.
     """
 
     module: str
     packages: tuple[str, ...]
     link_flags: str = ""
     has_c: bool = False
-    beside: tuple[str, str] | None = None
+    beside: tuple[str, tuple[str, ...]] | None = None
+    # Without the clients of thirty clouds' service discovery, which no test needs.
+    tags: str = "remove_all_sd"
 
 
 _SERVER = _Recipe(
@@ -99,7 +116,11 @@ _SERVER = _Recipe(
     link_flags=f"-X github.com/prometheus/common/version.Version={PROMETHEUS_VERSION}",
 )
 _SENDER = _Recipe(module="sender", packages=(".",))
-_QUEUES = _Recipe(module="kueue", packages=(".",), beside=(_KUEUE, "config/components/crd/bases"))
+_QUEUES = _Recipe(module="kueue", packages=(".",), beside=(_KUEUE, ("config/components/crd/bases",)))
+_FORGE = _Recipe(
+    module="gitea", packages=(_GITEA,), has_c=True, beside=(_GITEA, ("templates", "options")),
+    tags="sqlite sqlite_unlock_notify",
+)  # fmt: skip
 _NVIDIA = _Recipe(
     module="nvidia",
     packages=(f"{_DEVICE_PLUGIN}/cmd/nvidia-device-plugin", f"{_DEVICE_PLUGIN}/cmd/mps-control-daemon"),
@@ -162,6 +183,16 @@ def build_kueue(cache: Path, *, tell: Tell) -> KueuePeer:
     return KueuePeer(program=built / "kueue", definitions=built / "bases")
 
 
+def build_gitea(cache: Path, *, tell: Tell) -> GiteaPeer:
+    """Build Gitea where it is not in the cache yet: some five minutes of two cores.
+
+    Raises:
+        Unavailable: Go or a C compiler is missing or too old, or a module could not be fetched.
+    """
+    built = _built(cache, _FORGE, tell)
+    return GiteaPeer(program=built / "gitea", parts=built)
+
+
 def _built(cache: Path, recipe: _Recipe, tell: Tell) -> Path:
     go = find_go()
     version = run_tool([go, "version"], purpose="ask Go for its version")
@@ -170,18 +201,18 @@ def _built(cache: Path, recipe: _Recipe, tell: Tell) -> Path:
 
     def fill(folder: Path) -> None:
         tell(f"building {recipe.module} with Go")
-        # Without the clients of thirty clouds' service discovery, which no test needs.
-        command = [go, "build", "-tags", "remove_all_sd", "-trimpath", "-ldflags", f"-s -w {recipe.link_flags}"]
+        command = [go, "build", "-tags", recipe.tags, "-trimpath", "-ldflags", f"-s -w {recipe.link_flags}"]
         settings = {"CGO_ENABLED": str(int(recipe.has_c)), "GOFLAGS": "-mod=readonly -buildvcs=false", "GOWORK": "off"}
         run_tool(
             [*command, "-o", f"{folder}/", *recipe.packages],
             purpose=f"build {recipe.module}", folder=module, environ={**os.environ, **settings},
         )  # fmt: skip
         if recipe.beside is not None:
-            name, part = recipe.beside
+            name, parts = recipe.beside
             asked = [go, "list", "-m", "-f", "{{.Dir}}", name]
             held = run_tool(asked, purpose=f"find {name}", folder=module, environ={**os.environ, **settings}).strip()
-            shutil.copytree(Path(held, part), folder / Path(part).name, copy_function=shutil.copyfile)
+            for part in parts:
+                shutil.copytree(Path(held, part), folder / Path(part).name, copy_function=shutil.copyfile)
 
     key = key_of(*sources, version.encode(), recipe.link_flags.encode())
     return stocked(cache, f"go-{recipe.module}", key, fill, tell=tell)
@@ -192,5 +223,6 @@ if __name__ == "__main__":
         where = Path(sys.argv[1]) if sys.argv[1:] else default_cache_path()
         print(build_go_peers(where, tell=print))
         print(build_nvidia_peers(where, tell=print))
+        print(build_gitea(where, tell=print))
     except GputideError as error:
         sys.exit(str(error))
