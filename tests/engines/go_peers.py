@@ -1,4 +1,4 @@
-"""Peers by others in Go, built from locked sources into the cache: senders, NVIDIA's plugin, mig-parted, Kueue, Gitea.
+"""Peers by others in Go, built from locked sources into the cache: senders, NVIDIA's plugin, Kueue, Gitea, Krew.
 
 Called by `tests/run_tiers.py` before the tests of engines and clusters, and by hand:
 
@@ -30,6 +30,7 @@ _DEVICE_PLUGIN = "github.com/NVIDIA/k8s-device-plugin"
 _MIG_PARTED = "github.com/NVIDIA/mig-parted"
 _KUEUE = "sigs.k8s.io/kueue"
 _GITEA = "code.gitea.io/gitea"
+_KREW = "sigs.k8s.io/krew"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -89,6 +90,19 @@ class GiteaPeer:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class KrewPeer:
+    """The package manager of kubectl's plugins.
+
+    Attributes:
+        krew: `kubectl krew`.
+        judge: what its index is checked with.
+    """
+
+    krew: Path
+    judge: Path
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class _Recipe:
     """How the programs of one folder's module are built.
 
@@ -117,6 +131,7 @@ _SERVER = _Recipe(
 )
 _SENDER = _Recipe(module="sender", packages=(".",))
 _QUEUES = _Recipe(module="kueue", packages=(".",), beside=(_KUEUE, ("config/components/crd/bases",)))
+_PLUGINS = _Recipe(module="krew", packages=(f"{_KREW}/cmd/krew", f"{_KREW}/cmd/validate-krew-manifest"))
 _FORGE = _Recipe(
     module="gitea", packages=(_GITEA,), has_c=True, beside=(_GITEA, ("templates", "options")),
     tags="sqlite sqlite_unlock_notify",
@@ -191,6 +206,16 @@ def build_gitea(cache: Path, *, tell: Tell) -> GiteaPeer:
     """
     built = _built(cache, _FORGE, tell)
     return GiteaPeer(program=built / "gitea", parts=built)
+
+
+def build_krew(cache: Path, *, tell: Tell) -> KrewPeer:
+    """Build Krew and the judge of its index where they are not in the cache yet.
+
+    Raises:
+        Unavailable: Go is missing or too old, or a module could not be fetched.
+    """
+    built = _built(cache, _PLUGINS, tell)
+    return KrewPeer(krew=built / "krew", judge=built / "validate-krew-manifest")
 
 
 def _built(cache: Path, recipe: _Recipe, tell: Tell) -> Path:
