@@ -106,8 +106,8 @@ def manifest(archive: Path, *, version: str, url: str) -> str:
             "shortDescription": "Show what GPUs are granted, used and cost",
             "description": (
                 "Shows per pod, card and namespace which GPUs are granted, used and idle, and what that costs; says\n"
-                "why, and carries out plans that free cards: canary first, watched, undone on request. It asks the API\n"
-                "server alone, by your kubeconfig.\n"
+                "why, and carries out plans that free cards: canary first, watched, undone on request. It asks the\n"
+                "API server alone, by your kubeconfig.\n"
             ),
             "caveats": (
                 "Needs Python 3.11 or newer with venv. The first call fetches some 60 MB of Python packages from your\n"

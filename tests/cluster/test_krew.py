@@ -100,7 +100,8 @@ def test_kubectl_starts_the_plugin_that_krew_installed(
     assert asked.returncode == 0, asked.stderr
     table = run([str(kubectl), "gputide", "plan", "--format", "csv"], environ, folder=tmp_path)
     assert "No module named" not in table.stderr
-    everything = "import pkgutil, gputide.kubectl.verbs as v\nfor m in pkgutil.walk_packages(v.__path__, v.__name__ + '.'): __import__(m.name)"
+    everything = "import pkgutil, gputide.kubectl.verbs as v\n"
+    everything += "for one in pkgutil.walk_packages(v.__path__, v.__name__ + '.'): __import__(one.name)"
     python = next((cache / "gputide").glob("kubectl-*")) / "bin" / "python"
     loaded = run([str(python), "-I", "-c", everything], environ, folder=tmp_path)
     assert loaded.returncode == 0, loaded.stderr

@@ -31,6 +31,7 @@ _MIG_PARTED = "github.com/NVIDIA/mig-parted"
 _KUEUE = "sigs.k8s.io/kueue"
 _GITEA = "code.gitea.io/gitea"
 _KREW = "sigs.k8s.io/krew"
+_OPERATORS = "github.com/operator-framework/api"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -132,6 +133,7 @@ _SERVER = _Recipe(
 _SENDER = _Recipe(module="sender", packages=(".",))
 _QUEUES = _Recipe(module="kueue", packages=(".",), beside=(_KUEUE, ("config/components/crd/bases",)))
 _PLUGINS = _Recipe(module="krew", packages=(f"{_KREW}/cmd/krew", f"{_KREW}/cmd/validate-krew-manifest"))
+_BUNDLES = _Recipe(module="olm", packages=(f"{_OPERATORS}/cmd/operator-verify",))
 _FORGE = _Recipe(
     module="gitea", packages=(_GITEA,), has_c=True, beside=(_GITEA, ("templates", "options")),
     tags="sqlite sqlite_unlock_notify",
@@ -206,6 +208,15 @@ def build_gitea(cache: Path, *, tell: Tell) -> GiteaPeer:
     """
     built = _built(cache, _FORGE, tell)
     return GiteaPeer(program=built / "gitea", parts=built)
+
+
+def build_operator_verify(cache: Path, *, tell: Tell) -> Path:
+    """Build what judges bundles of the Operator Lifecycle Manager where it is not in the cache yet.
+
+    Raises:
+        Unavailable: Go is missing or too old, or a module could not be fetched.
+    """
+    return _built(cache, _BUNDLES, tell) / "operator-verify"
 
 
 def build_krew(cache: Path, *, tell: Tell) -> KrewPeer:
