@@ -101,9 +101,11 @@ def yaml_documents(text: str) -> list[tuple[yaml.Node, Any]]:
             found.append((marked.get_node(), plain.construct_document(plain.get_node())))
     except (LookupError, AttributeError, TypeError, RecursionError) as exc:
         raise yaml.YAMLError(f"a value of it is not what its tag says ({type(exc).__name__})") from exc
-    return [(node, value) for node, value in found if value is not None]
+    return [(node, value) for node, value in found if node is not None and value is not None]
 
 
 class _Unshared(_BoundedLoader):
+    """Takes no alias."""
+
     def fetch_alias(self) -> None:
         raise yaml.YAMLError("it has an alias")

@@ -80,14 +80,14 @@ class GithubForge:
         """See `Requests`."""
         query = {"state": "all", "head": f"{self._owner}:{branch}", "base": self._base, "sort": "created"}
         found = rows(self._rest.get(*self._repo, "pulls", query={**query, "direction": "desc", "per_page": "1"}))
-        return _request(found[0]) if found else None
+        return request_of(found[0]) if found else None
 
     def put(self, branch: str, title: str, body: str, *, number: int | None) -> ForgeRequest:
         """See `Requests`."""
         said = {"title": title, "body": body}
         if number is not None:
-            return _request(self._rest.send("PATCH", *self._repo, "pulls", str(number), content=said))
-        return _request(
+            return request_of(self._rest.send("PATCH", *self._repo, "pulls", str(number), content=said))
+        return request_of(
             self._rest.send("POST", *self._repo, "pulls", content={**said, "head": branch, "base": self._base})
         )
 
@@ -101,8 +101,12 @@ class GithubForge:
         return str(field(commit, "sha"))
 
 
-def _request(found: object) -> ForgeRequest:
-    """A pull request, as GitHub and Gitea write it; only Gitea says in lists whether one was merged, both say when."""
+def request_of(found: object) -> ForgeRequest:
+    """A pull request, as GitHub and Gitea write it; only Gitea says in lists whether one was merged, both say when.
+
+    Raises:
+        Corrupt: it is none.
+    """
     is_merged = isinstance(found, Mapping) and bool(found.get("merged_at") or found.get("merged"))
     is_open = field(found, "state") == "open"
     body = found.get("body") if isinstance(found, Mapping) else None
@@ -146,7 +150,7 @@ class GiteaForge(GithubForge):
             query = {"state": "all", "base_branch": self._base, "sort": "recentupdate", "limit": "50"}
             found = rows(self._rest.get(*self._repo, "pulls", query={**query, "page": str(page)}))
             # Once a branch is deleted, `ref` names the request instead; `label` goes on naming the branch.
-            own = [_request(one) for one in found if field(one, "head", "label") == branch and _is_inner(one)]
+            own = [request_of(one) for one in found if field(one, "head", "label") == branch and _is_inner(one)]
             if own:
                 return max(own, key=lambda one: one.number)
             if not found:
@@ -162,4 +166,4 @@ class GiteaForge(GithubForge):
 
 def _is_inner(request: object) -> bool:
     """Whether a request comes from the repository itself: a fork may have a branch of the same name."""
-    return field(request, "head", "repo_id", kind=int) == field(request, "base", "repo_id", kind=int)
+    return bool(field(request, "head", "repo_id", kind=int) == field(request, "base", "repo_id", kind=int))

@@ -75,16 +75,16 @@ class GitlabForge:
             one for one in found
             if field(one, "source_project_id", kind=int) == field(one, "target_project_id", kind=int)
         ]  # fmt: skip
-        return _request(own[0]) if own else None
+        return request_of(own[0]) if own else None
 
     def put(self, branch: str, title: str, body: str, *, number: int | None) -> ForgeRequest:
         """See `Requests`."""
         said = {"title": title, "description": body}
         requests = (*self._project, "merge_requests")
         if number is not None:
-            return _request(self._rest.send("PUT", *requests, str(number), content=said))
+            return request_of(self._rest.send("PUT", *requests, str(number), content=said))
         opened = {**said, "source_branch": branch, "target_branch": self._base}
-        return _request(self._rest.send("POST", *requests, content=opened))
+        return request_of(self._rest.send("POST", *requests, content=opened))
 
     def _action(self, change: FileChange, commit: Commit) -> dict[str, str]:
         action = {"action": "create", "file_path": change.path, "content": change.text}
@@ -99,7 +99,12 @@ class GitlabForge:
         return {**action, "action": "update", "last_commit_id": field(kept, "last_commit_id")}
 
 
-def _request(found: Any) -> ForgeRequest:
+def request_of(found: Any) -> ForgeRequest:
+    """A merge request of GitLab.
+
+    Raises:
+        Corrupt: it is none.
+    """
     body = found.get("description") if isinstance(found, dict) else None
     return ForgeRequest(
         number=field(found, "iid", kind=int),

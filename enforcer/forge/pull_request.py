@@ -9,7 +9,7 @@ file that says neither what the cluster had nor what the plan wants is a conflic
 from __future__ import annotations
 
 import difflib
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 
 from enforcer.emit.kustomize import COMPONENT_FILE, kustomize_files
@@ -83,7 +83,11 @@ def open_forge(settings: ForgeSettings) -> Forge:
     Raises:
         Misconfigured: there is none, or its address can't be used.
     """
-    adapters = {ForgeKind.GITHUB: GithubForge, ForgeKind.GITLAB: GitlabForge, ForgeKind.GITEA: GiteaForge}
+    adapters: dict[ForgeKind, Callable[[ForgeSettings], Forge]] = {
+        ForgeKind.GITHUB: GithubForge,
+        ForgeKind.GITLAB: GitlabForge,
+        ForgeKind.GITEA: GiteaForge,
+    }
     return adapters[settings.kind or ForgeKind.GITHUB](settings)
 
 

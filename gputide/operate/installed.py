@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 from fleet.errors import GputideError, Unavailable
@@ -78,10 +79,11 @@ def _pods(api: KubernetesApi, release: str, namespace: str) -> Iterator[Mapping[
     """Pods that are meant to run on; those of jobs, and of this test, end."""
     query = {"labelSelector": f"app.kubernetes.io/instance={release},app.kubernetes.io/part-of=gputide"}
     page = api.page(_PODS, "v1", limit=_PODS_MAX, token=None, namespace=namespace, query=query)
-    for pod in page.manifests if page is not None else ():
-        if pod.get("spec", {}).get("restartPolicy", "Always") == "Always" and not pod["metadata"].get(
-            "deletionTimestamp"
-        ):
+    if page is None:
+        return
+    for pod in page.manifests:
+        is_leaving = pod["metadata"].get("deletionTimestamp") is not None
+        if pod.get("spec", {}).get("restartPolicy", "Always") == "Always" and not is_leaving:
             yield pod
 
 
@@ -91,7 +93,7 @@ def _part_of(pod: Mapping[str, Any]) -> str:
 
 def _ready(pod: Mapping[str, Any]) -> Look:
     status = pod.get("status", {})
-    ready = next((one for one in status.get("conditions") or () if one.get("type") == "Ready"), {})
+    ready: Mapping[str, Any] = next((one for one in status.get("conditions") or () if one.get("type") == "Ready"), {})
     trouble = "" if ready.get("status") == "True" else f"not ready: {ready.get('message') or status.get('phase')}"
     return Look(part=_part_of(pod), what=f"pod {pod['metadata']['name']}", trouble=trouble)
 
@@ -107,9 +109,7 @@ def _exporters(pods: Iterable[Mapping[str, Any]]) -> Iterator[Look]:
             continue
         asked[part] = asked.get(part, 0) + 1
         endpoint = Endpoint(host=address, port=port)
-        yield Look(
-            part=part, what=f"{endpoint.server}/metrics", trouble=_trouble(lambda at=endpoint: _check_figures(at))
-        )
+        yield Look(part=part, what=f"{endpoint.server}/metrics", trouble=_trouble(partial(_check_figures, endpoint)))
 
 
 def _check_figures(endpoint: Endpoint) -> None:

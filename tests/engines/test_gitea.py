@@ -55,7 +55,7 @@ def gitea(engines_cache: Path, tmp_path_factory: pytest.TempPathFactory) -> Iter
     except Unavailable as absence:
         cannot_run(str(absence))
     folder, port = tmp_path_factory.mktemp("gitea"), free_port()
-    settings = {
+    settings: dict[str, dict[str, object]] = {
         "": {"RUN_MODE": "prod", "RUN_USER": getpass.getuser(), "WORK_PATH": folder},
         "server": {
             "HTTP_ADDR": "127.0.0.1", "HTTP_PORT": port, "ROOT_URL": f"http://127.0.0.1:{port}/", "DISABLE_SSH": "true",
