@@ -81,7 +81,8 @@ def _pods(api: KubernetesApi, release: str, namespace: str) -> Iterator[Mapping[
     page = api.page(_PODS, "v1", limit=_PODS_MAX, token=None, namespace=namespace, query=query)
     if page is None:
         return
-    for pod in page.manifests:
+    for manifest in page.manifests:
+        pod: Mapping[str, Any] = manifest
         is_leaving = pod["metadata"].get("deletionTimestamp") is not None
         if pod.get("spec", {}).get("restartPolicy", "Always") == "Always" and not is_leaving:
             yield pod
