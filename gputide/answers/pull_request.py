@@ -9,7 +9,7 @@ from decimal import Decimal
 from dashboards.words.advice import reason_words
 from enforcer.forge.forge import ForgeRequest
 from enforcer.forge.pull_request import Draft
-from enforcer.forge.request_log import KeptRequest
+from enforcer.record.request_log import KeptRequest
 from fleet.decisions import Plan, Recommendation, Saving
 from fleet.units import format_count, format_time
 from fleet.words import Language, Words

@@ -11,9 +11,9 @@ import typer
 
 from enforcer.emit.files import EmitForm, emit_files, stage_patches
 from enforcer.forge.pull_request import draft, open_forge, send
-from enforcer.forge.request_log import RequestLog
 from enforcer.preview import StagePreview, preview
 from enforcer.record.journal import RunRecord, StageState
+from enforcer.record.request_log import RequestLog
 from enforcer.rollout.abort import AbortResult, open_stages
 from enforcer.rollout.restore import StageResult
 from enforcer.safety.abort_wish import stopped

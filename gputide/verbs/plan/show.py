@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from enforcer.forge.pull_request import branch_of, open_forge
-from enforcer.forge.request_log import RequestLog
+from enforcer.record.request_log import RequestLog
 from fleet.data_folder import writing
 from fleet.documents import document
 from fleet.errors import NotEnoughData
