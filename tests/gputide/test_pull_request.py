@@ -48,7 +48,7 @@ def test_approved_stages_are_sent_once_and_their_state_is_shown(
     assert done.document["request"]["state"] == "open"
     (request,) = server.requests
     assert (request["title"], request["body"]) == (dry.document["title"], dry.document["body"])
-    for part in ("What changes", "What it saves", "What it risks", "How to undo it", "free"):
+    for part in ("What changes", "What it saves", "What it risks", "How to undo it", "Free"):
         assert part in request["body"] + request["title"]
     again = program(planned, *settings, *EMIT, "--yes", "--format", "json")
     assert (again.document["changed"], len(server.requests)) == (False, 1)

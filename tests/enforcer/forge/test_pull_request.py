@@ -256,12 +256,14 @@ def test_repository_that_is_not_there_is_said(settings: ForgeSettings) -> None:
         draft(open_forge(elsewhere), elsewhere, PLAN, [a_patch()])
 
 
-def test_tree_that_is_cut_is_not_taken_for_a_whole_one(forge: Forge, server: ForgeDouble) -> None:
-    if server.kind != "github":
-        pytest.skip("GitLab has pages")
-    server.too_long = True
-    with pytest.raises(Unavailable, match=r"forge\.path"):
-        forge.files(str(server.head("main")))
+def test_large_tree_is_read_whole_or_not_at_all(forge: Forge, server: ForgeDouble) -> None:
+    server.write("main", {f"clusters/a/other/{number}.yaml": "a: 1\n" for number in range(120)})
+    head = str(server.head("main"))
+    assert len(forge.files(head)) == 121
+    if server.kind == "github":  # GitLab has pages, and cuts none
+        server.too_long = True
+        with pytest.raises(Unavailable, match=r"forge\.path"):
+            forge.files(head)
 
 
 @pytest.mark.parametrize("answer", [b"<html>", b"[]", b'{"commit": {"sha": 7}}', b'{"commit": {"id": null}}'])
