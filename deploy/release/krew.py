@@ -1,8 +1,8 @@
 """The plugin of kubectl as Krew installs it: an archive, and the manifest that names it.
 
 The archive holds the wheel, a launcher and the plugin's share of `uv.lock`, each package with its hashes: the compiled
-ones differ by processor and Python, and an archive with all of them would have some 400 MB. So the first call makes a
-virtual environment, and needs a Python package index; the manifest says so before anybody installs it.
+ones differ by processor and Python, and an archive with all of them would have hundreds of MB. So the first call makes
+a virtual environment, and needs a Python package index; the manifest says so before anybody installs it.
 
 Source: krew.sigs.k8s.io/docs/developer-guide/plugin-manifest and plugins naming guide;
 kubernetes-sigs/krew:internal/index/validation. Called by `deploy.release.build`.
@@ -110,7 +110,7 @@ def manifest(archive: Path, *, version: str, url: str) -> str:
                 "API server alone, by your kubeconfig.\n"
             ),
             "caveats": (
-                "Needs Python 3.11 or newer with venv. The first call fetches some 60 MB of Python packages from your\n"
+                "Needs Python 3.11 or newer with venv. The first call fetches some 45 MB of Python packages from your\n"
                 "package index (pip's settings), each by its hash, into your cache folder.\n"
                 "`top`, `why` and `cost` need gputide with `usageApi.enabled` in the cluster.\n"
             ),

@@ -36,6 +36,8 @@ class Conflict:
     expected: str
 
 
+_SHOWN_MAX = 100
+
 Document = tuple[yaml.Node, Any]
 
 
@@ -100,7 +102,7 @@ def _merged(
             if value is not None and now is None:
                 found[key] = value
         elif not _alike(now, old):
-            conflicts.append(Conflict(place=place, found=str(now), expected=str(old)))
+            conflicts.append(Conflict(place=place, found=_shown(now), expected=_shown(old)))
         elif value is None:
             del found[key]
         else:
@@ -122,6 +124,11 @@ def _merged_items(
         else:
             found[name] = _merged(found.get(name, {"name": name}), old.get(name, {}), item, place, conflicts)
     return list(found.values())
+
+
+def _shown(value: Any) -> str:
+    """A value in a message: a file may hold anything."""
+    return " ".join(str(value)[:_SHOWN_MAX].split())
 
 
 def _is_named(value: object) -> bool:

@@ -104,7 +104,10 @@ def test_what_the_plan_wants_already_is_left_as_it_is_written() -> None:
     assert (at(wanted, *LIMITS)["nvidia.com/gpumem"], conflicts) == ("4k", ())
 
 
-@pytest.mark.parametrize(("here", "found"), [(9000, "9000"), ("many", "many"), ({"a": 1}, "{'a': 1}"), (True, "True")])
+@pytest.mark.parametrize(
+    ("here", "found"),
+    [(9000, "9000"), ("many\n" * 99, " ".join(["many"] * 20)), ({"a": 1}, "{'a': 1}"), (True, "True")],
+)
 def test_other_values_are_conflicts(here: object, found: str) -> None:
     manifest = ranker()
     at(manifest, *LIMITS)["nvidia.com/gpumem"] = here
