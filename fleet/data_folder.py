@@ -64,6 +64,11 @@ class DataFolder:
         return self.path / "cluster.sqlite"
 
     @property
+    def requests(self) -> Path:
+        """The hash-chained ledger of pull requests: who sent which, and what became of them."""
+        return self.path / "requests.jsonl"
+
+    @property
     def clock(self) -> Path:
         """The clock of a replay."""
         return self.path / "clock.json"

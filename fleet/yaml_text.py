@@ -2,7 +2,7 @@
 
 The parser looks at every open bracket again for each new one, so that a few kilobytes of `[` cost it seconds and a
 ConfigMap's megabyte hours; twenty merges of merges build a million entries; nothing that is meant is like that. Used
-for device plugins' configurations and for kubeconfigs.
+for device plugins' configurations, for kubeconfigs and for manifests of a repository.
 
 Source: yaml.org/spec/1.1, yaml.org/type/merge.html; yaml/pyyaml:lib/yaml/scanner.py (`flow_level`, `indents`),
 constructor.py (`flatten_mapping`).
@@ -84,3 +84,28 @@ def load_yaml(text: str | bytes) -> Any:
         raise yaml.YAMLError(
             f"a value of it is not what its tag says, or merges itself ({type(exc).__name__})"
         ) from exc
+
+
+def yaml_documents(text: str) -> list[tuple[yaml.Node, Any]]:
+    """The documents of a text, each as the parser marked it in the text, and its value; empty ones are left out.
+
+    Raises:
+        As `load_yaml`, and for an alias, which stands for text in another place.
+    """
+    if len(text) > LENGTH_MAX:
+        raise yaml.YAMLError(f"it has {len(text)} characters, more than {LENGTH_MAX}")
+    try:
+        marked, plain = _Unshared(text), _Unshared(text)
+        found = []
+        while marked.check_node() and plain.check_node():
+            found.append((marked.get_node(), plain.construct_document(plain.get_node())))
+    except (LookupError, AttributeError, TypeError, RecursionError) as exc:
+        raise yaml.YAMLError(f"a value of it is not what its tag says ({type(exc).__name__})") from exc
+    return [(node, value) for node, value in found if node is not None and value is not None]
+
+
+class _Unshared(_BoundedLoader):
+    """Takes no alias."""
+
+    def fetch_alias(self) -> None:
+        raise yaml.YAMLError("it has an alias")

@@ -263,19 +263,19 @@ def prepare_engines() -> dict[str, str]:
 
 
 def prepare_cluster() -> dict[str, str]:
-    """Build the Kubernetes control plane, helm and Kueue into the cache, where they are not there yet.
+    """Build the Kubernetes control plane, helm, Kueue, Krew and the judge of bundles into the cache.
 
     Raises:
         CannotRunError: Go or the network is missing.
     """
     building = (
         "import os, sys\nfrom pathlib import Path\nimport gputide.operate.engine_cache as c, tests.control_plane as k"
-        "\nfrom tests.engines.go_peers import build_karpenter, build_kueue"
-        "\ntell = lambda line: print(line, file=sys.stderr, flush=True)"
+        "\nfrom tests.engines import go_peers as g\ntell = lambda line: print(line, file=sys.stderr, flush=True)"
     )
     building += "\ncache = Path(os.environ.get('GPUTIDE_ENGINES_CACHE') or c.default_cache_path())"
-    building += "\nk.kubernetes_programs(cache, tell=tell)\nbuild_kueue(cache, tell=tell)"
-    building += "\nbuild_karpenter(cache, tell=tell)\nprint(cache)"
+    building += "\nnodes = (g.build_kueue, g.build_karpenter)"
+    building += "\nfor build in (k.kubernetes_programs, *nodes, g.build_krew, g.build_operator_verify):"
+    building += "\n    build(cache, tell=tell)\nprint(cache)"
     with tempfile.TemporaryFile("w+") as answer:
         with subprocess.Popen(
             [sys.executable, "-c", building], cwd=ROOT, stdout=answer, stderr=subprocess.PIPE, text=True

@@ -21,11 +21,11 @@ from dashboards.pages.plan_diff import register as register_diffs
 from dashboards.pages.plan_relief import relief, tide
 from dashboards.pages.plan_rollout import (
     apply_reason,
-    approver_words,
     freeze_bar,
     progress_panel,
     stage_statuses,
     stage_words,
+    standing_words,
     undo_reason,
     undo_words,
 )
@@ -257,7 +257,7 @@ def _register_progress(app: Dash, views: Views) -> None:
             say("plan.approve_count_stages", count=len(fresh)) if fresh else say("plan.approved"),
             not fresh or progress.is_running or entry.approve_refusal is not None,
             reason is not None,
-            f"◂ {reason}" if reason is not None else approver_words(entry),
+            standing_words(entry, reason),
             not (may_undo and (is_applied or progress.is_running)),
             undo_words(views, entry) if may_undo and is_applied else undo_reason(entry, progress),
             progress_panel(progress),

@@ -63,6 +63,14 @@ def approver_words(entry: PlanEntry) -> str:
     return say("plan.approved_by_who", who=", ".join(entry.approved_by)) if entry.approved_by else ""
 
 
+def standing_words(entry: PlanEntry, reason: str | None) -> str:
+    """Why apply can't be pressed, else who approved; then the plan's pull request, as it was seen last."""
+    parts = [f"◂ {reason}" if reason is not None else approver_words(entry)]
+    if entry.request is not None:
+        parts.append(say("plan.request", url=entry.request.url, state=say(f"plan.request_{entry.request.state}")))
+    return " · ".join(filter(None, parts))
+
+
 def undo_words(views: Views, entry: PlanEntry) -> Any:
     """What an undo would restore and keep; an open list behind one line."""
     try:

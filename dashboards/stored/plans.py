@@ -25,6 +25,7 @@ from enforcer.record.ledger import ledger_at
 from enforcer.record.plan_cache import PlanCache
 from enforcer.record.plan_status import unrelieved_harm
 from enforcer.record.plan_store import PlanStore
+from enforcer.record.request_log import RequestLog
 from enforcer.record.savings import stages_in_place
 from enforcer.rollout.abort import open_run
 from enforcer.rollout.progress import Progress, ProgressPhase
@@ -159,6 +160,7 @@ class StoredPlans:
             applied_at=min(moments, default=None),
             undone_at=max(undone, default=None) if not applied else None,
             apply_refusal=self._refusal(plan, approved, applied),
+            request=RequestLog(self._folder).newest(plan.plan_id),
         )
 
     def _refusal(self, plan: Plan, approved: tuple[int, ...], applied: tuple[int, ...]) -> Sentence | str | None:

@@ -6,6 +6,9 @@
 | `gputide-VERSION.cdx.json` | bill of materials, CycloneDX 1.5 |
 | `gputide-VERSION.licences.txt` | licence of every package that is shipped, and its text |
 | `gputide-VERSION.tgz` under `chart/` | the Helm chart, where helm is at hand |
+| `kubectl-gputide-VERSION.tar.gz` | the plugin of kubectl, as Krew unpacks it |
+| `gputide.yaml` under `krew/` | its manifest, where `RELEASE_URL` says which folder the files are published in |
+| `olm/` | the bundle of the Operator Lifecycle Manager, where helm is at hand |
 | `SHA256SUMS` | checksums of all of these, for `sha256sum --check` |
 
 The same sources give the same bytes: times are those of `SOURCE_DATE_EPOCH` (reproducible-builds.org), else of the last
@@ -33,7 +36,9 @@ from pathlib import Path
 
 from bootstrap import find_uv, install_uv
 from deploy.release.bill_of_materials import bill_of_materials
+from deploy.release.krew import PLUGIN, manifest, write_archive
 from deploy.release.licences import ROOT, LicensedPackage, licensed_packages, read_rules, texts
+from deploy.release.olm import write_bundle
 from fleet.errors import Corrupt, GputideError, Misconfigured, Refused, Unavailable
 from gputide.operate.engine_cache import default_cache_path
 
@@ -82,10 +87,20 @@ def build(dist: Path) -> list[Path]:
     bill = bill_of_materials(uv, packages, version=version, released_at=datetime.fromtimestamp(seconds, tz=UTC))
     (dist / f"gputide-{version}.cdx.json").write_text(json.dumps(bill, indent=1) + "\n", encoding="utf-8")
     (dist / f"gputide-{version}.licences.txt").write_text(licence_file(packages), encoding="utf-8")
+    archive = write_archive(dist, version=version, seconds=seconds, uv=uv)
+    if url := os.environ.get("RELEASE_URL"):
+        (dist / "krew").mkdir()
+        (dist / "krew" / f"{PLUGIN}.yaml").write_text(manifest(archive, version=version, url=url), encoding="utf-8")
+    else:
+        print("release: no manifest for Krew: RELEASE_URL does not say where the files are published", file=sys.stderr)
     if (helm := find_helm()) is None:
-        print("release: no chart: helm is neither on PATH nor in the cache of the engines", file=sys.stderr)
+        print(
+            "release: neither chart nor bundle: helm is neither on PATH nor in the engines' cache",
+            file=sys.stderr,
+        )
     elif CHART.is_dir():
         package_chart(helm, dist / "chart", version=version, seconds=seconds)
+        write_bundle(dist / "olm", helm, version=version)
     write_sums(dist)
     return sorted(path for path in dist.rglob("*") if path.is_file())
 

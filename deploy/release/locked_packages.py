@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from packaging.markers import Marker
+from packaging.utils import parse_wheel_filename
 
 PROJECT = "gputide"
 PYTHONS = ("3.11", "3.12", "3.13", "3.14")
@@ -41,9 +42,7 @@ def locked_packages(lock: Path) -> tuple[LockedPackage, ...]:
     Args:
         lock: `uv.lock`; its form is that of uv 0.5 and later ("version = 1").
     """
-    packages: dict[tuple[str, str], dict[str, Any]] = {}
-    for package in tomllib.loads(lock.read_text(encoding="utf-8"))["package"]:
-        packages[package["name"], package["version"]] = package
+    packages = _packages(lock)
     (project,) = [package for (name, _), package in packages.items() if name == PROJECT]
     extras_of: dict[tuple[str, str], set[str]] = {}
     roots = [("", project["dependencies"])]
@@ -62,6 +61,45 @@ def locked_packages(lock: Path) -> tuple[LockedPackage, ...]:
         )
         for name, keys in sorted(by_name.items())
     )
+
+
+def closure(lock: Path, names: Iterable[str]) -> frozenset[str]:
+    """Names of packages that the core brings, and of all that these need; see `locked_packages`."""
+    packages = _packages(lock)
+    return frozenset(name for name, _ in _reached([{"name": name} for name in names], packages))
+
+
+def missing_wheels(lock: Path, machine: str, python: str) -> tuple[str, ...]:
+    """Packages that are installed with gputide on Linux and have no wheel for a processor and a Python.
+
+    Args:
+        machine: as wheels call it: `x86_64`, `aarch64`.
+        python: such as `3.13`.
+    """
+    shipped, there = {package.name for package in locked_packages(lock)} - {PROJECT}, set()
+    for (name, _), package in _packages(lock).items():
+        if any(_runs_on(wheel["url"], machine, python) for wheel in package.get("wheels", ())):
+            there.add(name)
+    return tuple(sorted(shipped - there))
+
+
+def _runs_on(wheel: str, machine: str, python: str) -> bool:
+    """By the tags of its file name (PEP 425, PEP 600)."""
+    minor = int(python.partition(".")[2])
+    for tag in parse_wheel_filename(wheel.rpartition("/")[2])[3]:
+        is_here = tag.platform == "any" or ("manylinux" in tag.platform and tag.platform.endswith(machine))
+        is_old = tag.abi == "abi3" and tag.interpreter in {f"cp3{older}" for older in range(minor + 1)}
+        if is_here and (tag.interpreter in ("py3", f"cp3{minor}") or is_old):
+            return True
+    return False
+
+
+def _packages(lock: Path) -> dict[tuple[str, str], dict[str, Any]]:
+    """Every package of the lock by name and version."""
+    return {
+        (package["name"], package["version"]): package
+        for package in tomllib.loads(lock.read_text(encoding="utf-8"))["package"]
+    }
 
 
 def _extras(found: set[str]) -> tuple[str, ...]:

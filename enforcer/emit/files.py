@@ -45,6 +45,29 @@ class EmitForm(StrEnum):
     """A post-renderer."""
     GIT = "git"
     """A branch of a repository, one commit per recommendation."""
+    PULL_REQUEST = "pull-request"
+    """A request of the forge that the settings name (`enforcer.forge`), which no folder takes."""
+
+
+def stage_patches(plan_id: str, stages: Sequence[StagePreview]) -> tuple[tuple[ObjectPatch, ...], list[str]]:
+    """What stages change of objects that people keep as files, and objects of our own that come first, as YAML.
+
+    Raises:
+        Refused: a stage can't be carried out, or nothing is left to change.
+    """
+    patches, made = _all_patches(stages)
+    own = of_repositories(patches)
+    if not own:
+        raise Refused(f"cannot emit plan {plan_id}: nothing is left to change")
+    return own, made
+
+
+def _all_patches(stages: Sequence[StagePreview]) -> tuple[tuple[ObjectPatch, ...], list[str]]:
+    for stage in stages:
+        if stage.refusal is not None:
+            raise Refused(f"cannot emit stage {stage.stage}: {stage.refusal}")
+    patches = object_patches([diff for stage in stages for diff in stage.objects])
+    return patches, list(dict.fromkeys(diff.after for stage in stages for diff in stage.made))
 
 
 def emit_files(plan_id: str, stages: Sequence[StagePreview], form: EmitForm, target: Path, *, queues: str = "") -> str:
@@ -60,14 +83,8 @@ def emit_files(plan_id: str, stages: Sequence[StagePreview], form: EmitForm, tar
         Refused: a stage can't be carried out, or nothing is left to change.
         Unavailable: git can't be reached.
     """
-    for stage in stages:
-        if stage.refusal is not None:
-            raise Refused(f"cannot emit stage {stage.stage}: {stage.refusal}")
-    patches = object_patches([diff for stage in stages for diff in stage.objects])
-    own = of_repositories(patches)
-    made = list(dict.fromkeys(diff.after for stage in stages for diff in stage.made))
-    if not (patches if form is EmitForm.KUBECTL else own):
-        raise Refused(f"cannot emit plan {plan_id}: nothing is left to change")
+    patches, made = _all_patches(stages)
+    own = patches if form is EmitForm.KUBECTL and patches else stage_patches(plan_id, stages)[0]
     if form is EmitForm.GIT:
         branch = commit_branch(target, plan_id, own, made)
         return f"{format_count(len(own))} patches on branch {branch} of {target}"

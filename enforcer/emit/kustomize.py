@@ -17,6 +17,7 @@ somebody has open is not touched.
 
 from __future__ import annotations
 
+import re
 import subprocess
 import tempfile
 from collections.abc import Mapping, Sequence
@@ -38,6 +39,8 @@ _UNNAMED = "default"
 
 _WORDS_MAX = 200
 """A file's name has at most 255 bytes, an object's alone may have 253."""
+
+_FOREIGN = re.compile(r"[^A-Za-z0-9.-]")
 
 _GIT_SECONDS_MAX = 60.0
 
@@ -74,7 +77,7 @@ def _component_text(patches: Sequence[tuple[str, ObjectPatch]], *, has_made: boo
 def _patch_file(number: int, patch: ObjectPatch) -> str:
     """Name of a patch's file: a number, for order, and what it concerns; made of letters that every system takes."""
     words = "-".join((patch.kind.kind.lower(), patch.namespace or "cluster", patch.name))
-    return f"{number:03d}-{words[:_WORDS_MAX]}.yaml"
+    return f"{number:03d}-{_FOREIGN.sub('_', words[:_WORDS_MAX])}.yaml"
 
 
 def _patch_text(patch: ObjectPatch) -> str:

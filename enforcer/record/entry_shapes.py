@@ -294,6 +294,17 @@ class _MovePhase(_Shape):
     why: _Sentence | None
 
 
+class _RequestIntent(_By):
+    branch: str
+    stages: list[_Count]
+
+
+class _RequestSeen(_Shape):
+    number: _Count
+    url: str
+    state: Literal["open", "merged", "closed"]
+
+
 Shapes = Mapping[str, type[BaseModel]]
 """Contents by event."""
 
@@ -307,6 +318,7 @@ CHANGES: Shapes = {
 _OF_FILES: Mapping[str, Shapes] = {
     "ledger.jsonl": CHANGES,
     "freezes.jsonl": {"frozen": _By, "thawed": _By},
+    "requests.jsonl": {"request_intent": _RequestIntent, "request_seen": _RequestSeen},
     "tide.jsonl": {
         "tide_begin": _TideBegin, "tide_admit": _TideAdmit, "tide_home_early": _TideHomeEarly,
         "tide_take_back": _TideTakeBack, "tide_end": _TideEnd,

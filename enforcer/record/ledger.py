@@ -303,7 +303,8 @@ def chained_hash(previous: str, body: Mapping[str, Any]) -> str:
 
 def ledgers_of(folder: DataFolder) -> tuple[Ledger, ...]:
     """The ledgers of a data folder, whether there is anything in them or not."""
-    return tuple(ledger_at(folder, path) for path in (folder.ledger, folder.freezes, folder.tide, folder.relief))
+    paths = (folder.ledger, folder.freezes, folder.tide, folder.relief, folder.requests)
+    return tuple(ledger_at(folder, path) for path in paths)
 
 
 def ledger_at(folder: DataFolder, path: Path) -> Ledger:

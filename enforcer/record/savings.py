@@ -15,6 +15,7 @@ from decimal import Decimal
 from enum import StrEnum
 
 from enforcer.record.journal import StageRecord
+from enforcer.record.request_log import KeptRequest
 from fleet.decisions import FreedCard, Plan
 from fleet.inventory import CardId
 from fleet.money.saving import cards_in, saved
@@ -31,6 +32,7 @@ class PlanRecord:
         applied_stages: stages that stand in the cluster now.
         once_applied_stages: stages that stand in the cluster or stood there until they were undone.
         undone_recommendations: recommendations that were taken back one by one.
+        request: its newest pull request, as it was seen last; None where none was sent.
     """
 
     plan: Plan
@@ -39,6 +41,7 @@ class PlanRecord:
     once_applied_stages: tuple[int, ...] = ()
     undone_recommendations: frozenset[str] = frozenset()
     undone_at: datetime | None = None
+    request: KeptRequest | None = None
 
 
 class Step(StrEnum):

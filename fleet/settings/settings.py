@@ -34,6 +34,7 @@ from fleet.settings.agent import AgentSettings
 from fleet.settings.dashboard import DashboardSettings, UsageApiSettings
 from fleet.settings.exporter import ExporterSettings
 from fleet.settings.faults import SHOWN_LENGTH_MAX, Fault, faults, joined, shown
+from fleet.settings.forge import ForgeSettings
 from fleet.settings.guard import BackendsSettings, GuardSettings
 from fleet.settings.kinds import Bytes, Count, Ratio, Seconds, Section
 from fleet.settings.money import EnergySettings, PricesSettings
@@ -301,6 +302,7 @@ class Settings(Section):
     enforcer: EnforcerSettings = EnforcerSettings()
     backends: BackendsSettings = BackendsSettings()
     guard: GuardSettings = GuardSettings()
+    forge: ForgeSettings = ForgeSettings()
     tide: TideSettings = TideSettings()
     agent: AgentSettings = AgentSettings()
     relief: ReliefSettings = ReliefSettings()

@@ -72,6 +72,7 @@ _ADMIN = (
     Verb(name="engines", summary="Start and stop Kafka, Flink and Hive on this machine, for development."),
     Verb(name="access", summary="Make tokens for the web app; list the rights."),
     Verb(name="ledger", summary="Check whether somebody edited the ledgers; accept them as they stand."),
+    Verb(name="installed", summary="Look from within a cluster whether a release of the chart works: helm test."),
     Verb(name="notify", summary="Send messages to mail and chats.", needs_prices=True),
     Verb(name="grafana", summary="Write dashboards for Grafana and rules for Prometheus."),
     Verb(name="probe", summary="Measure what a node's sharing really enforces."),

@@ -9,9 +9,11 @@ from typing import Annotated
 
 import typer
 
-from enforcer.emit.files import EmitForm, emit_files
-from enforcer.preview import preview
+from enforcer.emit.files import EmitForm, emit_files, stage_patches
+from enforcer.forge.pull_request import draft, open_forge, send
+from enforcer.preview import StagePreview, preview
 from enforcer.record.journal import RunRecord, StageState
+from enforcer.record.request_log import RequestLog
 from enforcer.rollout.abort import AbortResult, open_stages
 from enforcer.rollout.restore import StageResult
 from enforcer.safety.abort_wish import stopped
@@ -22,7 +24,9 @@ from fleet.documents import document
 from fleet.errors import Misconfigured, Refused
 from fleet.sentences import sentence
 from fleet.units import format_plan_id
+from fleet.words import Language
 from gputide.answers.plan import preview_answer
+from gputide.answers.pull_request import draft_answer, request_body, request_title, sent_answer
 from gputide.container.cluster import (
     NO_CLUSTER,
     backend,
@@ -43,8 +47,9 @@ app = typer.Typer()
 
 
 def _fit_format(context: typer.Context, target: Path | None) -> Path | None:
-    """What --emit writes is a folder, which has no format."""
-    return target if context.params.get("emit_form") is not None else fit_format(context, target)
+    """What --emit writes is a folder, which has no format; of a request only the answer is written."""
+    is_folder = context.params.get("emit_form") not in (None, EmitForm.PULL_REQUEST)
+    return target if is_folder else fit_format(context, target)
 
 
 @app.command(epilog="Example: gputide apply --stage 1 --yes")
@@ -65,7 +70,8 @@ def apply(
         typer.Option(
             "--emit",
             is_eager=True,
-            help="Change nothing; write approved stages to the folder of -o, for git a repository.",
+            help="Change nothing in the cluster; write approved stages to the folder of -o, for git a repository; "
+            "pull-request sends them to the forge of the settings, with --yes.",
         ),
     ] = None,
     form: FormatOption = Format.TABLE,
@@ -89,6 +95,10 @@ def apply(
     chosen = chosen_plan(folder, plan, cluster=own_cluster(folder, session.settings))
     stages = chosen_stages(chosen, stage)
     if emit_form is not None:
+        if emit_form is EmitForm.PULL_REQUEST:
+            by = by if by is not None else who()
+            print_answer(_pull_request(session, chosen, stages, by=by, yes=yes), form=form, target=output)
+            return
         if yes:
             raise Misconfigured("cannot --emit and apply at once: leave out --yes, or --emit")
         _emit(session, chosen, stages, emit_form, output)
@@ -163,9 +173,37 @@ def _ended(found: AbortResult) -> Answer:
 
 
 def _emit(session: Session, plan: Plan, stages: Sequence[int], form: EmitForm, target: Path | None) -> None:
-    """Write the approved ones of some stages as files: these travel to where no guard asks again."""
+    """Write the approved ones of some stages as files."""
     if target is None:
         raise Misconfigured(f"cannot emit {form.value} to nowhere: name a folder with -o, for git the repository")
+    approved, found = _approved(session, plan, stages)
+    queues = queues_text(session.folder(), session.settings, plan, approved)
+    typer.echo(emit_files(plan.plan_id, found, form, target, queues=queues))
+    _say_left_out(plan, stages, approved)
+
+
+def _pull_request(session: Session, plan: Plan, stages: Sequence[int], *, by: str, yes: bool) -> Answer:
+    """Draft the request of approved stages; with `yes` send it."""
+    folder, settings = session.folder(), session.settings
+    forge = open_forge(settings.forge)
+    approved, found = _approved(session, plan, stages)
+    own, made = stage_patches(plan.plan_id, found)
+    drafted = draft(forge, settings.forge, plan.plan_id, own, made)
+    language = Language(settings.report.language)
+    title, body = request_title(plan, approved, language), request_body(plan, approved, drafted, language)
+    _say_left_out(plan, stages, approved)
+    if not yes:
+        return draft_answer(plan, drafted, title, body)
+    with writing(folder):
+        log = RequestLog(folder)
+        log.intend(plan.plan_id, drafted.branch, approved, by=by, at=session.now())
+        request, is_changed = send(forge, drafted, title=title, body=body)
+        log.see(plan.plan_id, request, session.now())
+    return sent_answer(plan, drafted, request, is_changed=is_changed)
+
+
+def _approved(session: Session, plan: Plan, stages: Sequence[int]) -> tuple[tuple[int, ...], tuple[StagePreview, ...]]:
+    """The approved ones of some stages, and what they would change: it travels to where no guard asks again."""
     folder, settings = session.folder(), session.settings
     check_own(plan, folder, settings)
     with open_plans(folder, settings) as plans:
@@ -187,12 +225,14 @@ def _emit(session: Session, plan: Plan, stages: Sequence[int], form: EmitForm, t
     with open_cluster(folder, settings) as cluster:
         runs = journal(folder).runs(plan.plan_id)
         renderer = backend(settings, moment_of_change(cluster, session.now()), cluster, folder)
-        found = preview(plan, cluster, renderer, approved, runs)
-    typer.echo(emit_files(plan.plan_id, found, form, target, queues=queues_text(folder, settings, plan, approved)))
-    left_out = ", ".join(str(stage) for stage in stages if stage not in approved)
+        return approved, preview(plan, cluster, renderer, approved, runs)
+
+
+def _say_left_out(plan: Plan, stages: Sequence[int], approved: Sequence[int]) -> None:
+    left_out = ", ".join(str(stage) for stage in stages if stage not in {*approved, *plan.tide_stages})
     if left_out:
         typer.echo(f"left out, because nobody approved them: stages {left_out}; `gputide plan approve`", err=True)
-    for text in tides:
+    for text in _left_to_tide(plan, stages):
         typer.echo(f"left out: {text}", err=True)
 
 

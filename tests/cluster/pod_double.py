@@ -260,7 +260,14 @@ class Installed:
         found = self.api.ask("GET", f"/apis/{group}/v1/namespaces/{self.namespace}/{path}")["spec"]
         template = found["jobTemplate"]["spec"]["template"] if kind == "cronjobs" else found["template"]
         folder = self._folder / f"pod-{len(self._pods)}-{name}"
-        made = PodDouble(self.api, self._control_plane, self.namespace, template["spec"], folder, self._claims)
+        return self._made(template["spec"], folder)
+
+    def hook(self, pod: Manifest) -> PodDouble:
+        """A pod that helm makes on request, such as that of its test."""
+        return self._made(pod["spec"], self._folder / f"pod-{len(self._pods)}-{pod['metadata']['name']}")
+
+    def _made(self, spec: Manifest, folder: Path) -> PodDouble:
+        made = PodDouble(self.api, self._control_plane, self.namespace, spec, folder, self._claims)
         self._pods.append(made)
         return made
 

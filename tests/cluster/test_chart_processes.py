@@ -19,6 +19,7 @@ from urllib.error import HTTPError
 from urllib.request import Request, urlopen
 
 import pytest
+import yaml
 
 from exporter.replay.reader import ReplayReader
 from exporter.synthetic.writer import CARDS_MIN, write_synthetic_fleet
@@ -134,6 +135,45 @@ def test_cluster_exporter_as_installed_shows_what_schedulers_granted(
     assert 'cluster="prod"' in text
     assert "forbidden" not in container.said().lower()
     assert container.stop(STOP_SECONDS_MAX) < STOP_SECONDS_MAX
+
+
+def test_helm_test_ends_well_once_pods_are_ready_and_says_what_is_wrong(
+    installed: tuple[Installed, Mapping[str, int]],
+    programs: KubernetesPrograms,
+    control_plane: ControlPlane,
+    api: Api,
+    tmp_path: Path,
+) -> None:
+    release, ports = installed
+    helm = HelmRelease(
+        helm=programs.helm, kubeconfig=control_plane.kubeconfig(), home=tmp_path, name="run",
+        namespace=release.namespace,
+    )  # fmt: skip
+    hook = yaml.safe_load(helm.run("get", "hooks", "run"))
+    assert hook["metadata"]["annotations"]["helm.sh/hook"] == "test"
+    hook["spec"]["containers"][0]["args"][-1] = "0"
+    release.pod("deployments/run-gputide-cluster-exporter").start("cluster-exporter").wait_ready()
+    base = f"/api/v1/namespaces/{release.namespace}/pods"
+
+    def report(status: str) -> None:
+        """Report of every pod that it is ready, as its kubelet would; it runs on this machine."""
+        for pod in api.ask("GET", base)["items"]:
+            ready = {"type": "Ready", "status": status, "message": "waits"}
+            change = {"podIP": "127.0.0.1", "podIPs": [{"ip": "127.0.0.1"}], "conditions": [ready]}
+            api.patch(f"{base}/{pod['metadata']['name']}/status", {"status": change})
+
+    until(lambda: len(api.ask("GET", base)["items"]) >= 2, seconds_max=60.0)
+    report("True")
+    well = release.hook(hook).start("test")
+    assert well.ended() == 0, well.said()
+    assert f"http://127.0.0.1:{ports['clusterExporter']}/metrics" in well.said()
+
+    report("False")
+    hook["spec"]["containers"][0]["args"].append("--usage-api")
+    ill = release.hook(hook).start("test")
+    assert ill.ended() == 1, ill.said()
+    assert "not ready: waits" in ill.said()
+    assert "usage.gputide.io" in ill.said()
 
 
 def test_router_as_installed_wakes_the_model_that_is_asked(

@@ -12,14 +12,17 @@ from pathlib import Path
 import pytest
 from structlog.testing import capture_logs
 
+from dashboards.pages.plan_rollout import standing_words
 from dashboards.queries import RolloutPhase
 from dashboards.stored.plans import BackgroundRollouts, StoredPlans
 from enforcer.backend import Move
 from enforcer.dialect import SeatSlice
+from enforcer.forge.forge import ForgeRequest, RequestState
 from enforcer.record.journal import Journal, StageRecord
 from enforcer.record.ledger import Ledger
 from enforcer.record.plan_cache import PlanCache
 from enforcer.record.plan_store import PlanStore
+from enforcer.record.request_log import RequestLog
 from enforcer.rollout.progress import Progress
 from enforcer.rollout.reconciler import Reconciler
 from enforcer.safety.guard import Guard
@@ -129,3 +132,26 @@ def test_applied_plan_that_counts_on_relief_says_so_while_none_runs(folder: Data
     assert "without it 1.1 % of the active time" in reason()
     with FolderLock(folder.path, "relief"):
         assert "relief" not in reason()
+
+
+def test_plan_shows_its_pull_request_as_it_was_seen_last(folder: DataFolder) -> None:
+    PlanStore(folder.plans).add(PLAN)
+    plans = StoredPlans(
+        folder, PlanCache(folder.plans), lambda: NOW, guard=no_guard, preview=lambda *_: (),
+        open_plans=lambda: nullcontext(PlanStore(folder.plans)),
+    )  # fmt: skip
+    entry = plans.plan(PLAN.plan_id)
+    assert entry is not None
+    assert (entry.request, standing_words(entry, None)) == (None, "")
+    seen = ForgeRequest(number=7, url="https://git.example.org/7", state=RequestState.OPEN, title="t", body="b")
+    log = RequestLog(folder)
+    log.see(PLAN.plan_id, seen, NOW)
+    log.see(PLAN.plan_id, seen, NOW + timedelta(hours=1))
+    log.see(NEWER.plan_id, replace(seen, number=8), NOW)
+    log.see(PLAN.plan_id, replace(seen, state=RequestState.MERGED), NOW + timedelta(hours=2))
+    entry = plans.plan(PLAN.plan_id)
+    assert entry is not None
+    assert entry.request is not None
+    assert (entry.request.state, entry.request.seen_at) == (RequestState.MERGED, NOW + timedelta(hours=2))
+    assert standing_words(entry, "expired") == "◂ expired · pull request https://git.example.org/7: merged"
+    assert len(Ledger(folder.requests).entries()) == 3

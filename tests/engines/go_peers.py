@@ -1,4 +1,4 @@
-"""Peers written by others in Go, built from locked sources into the cache: Prometheus, NVIDIA's, Kueue, Karpenter.
+"""Peers by others in Go, built from locked sources into the cache: senders, Kueue, Karpenter, Gitea, Krew and more.
 
 Called by `tests/run_tiers.py` before the tests of engines and clusters, and by hand:
 
@@ -30,6 +30,9 @@ _DEVICE_PLUGIN = "github.com/NVIDIA/k8s-device-plugin"
 _MIG_PARTED = "github.com/NVIDIA/mig-parted"
 _KUEUE = "sigs.k8s.io/kueue"
 _KARPENTER = "sigs.k8s.io/karpenter"
+_GITEA = "code.gitea.io/gitea"
+_KREW = "sigs.k8s.io/krew"
+_OPERATORS = "github.com/operator-framework/api"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -89,6 +92,32 @@ class KarpenterPeer:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class GiteaPeer:
+    """Gitea, with SQLite.
+
+    Attributes:
+        program: the server.
+        parts: folder that holds its `templates` and `options`.
+    """
+
+    program: Path
+    parts: Path
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class KrewPeer:
+    """The package manager of kubectl's plugins.
+
+    Attributes:
+        krew: `kubectl krew`.
+        judge: what its index is checked with.
+    """
+
+    krew: Path
+    judge: Path
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class _Recipe:
     """How the programs of one folder's module are built.
 
@@ -97,14 +126,17 @@ class _Recipe:
         packages: what is built.
         link_flags: for the linker, beside those that leave out symbols.
         has_c: parts of it are written in C.
-        beside: a module, and folders of it that are laid beside the programs, in one of the last one's name.
+        beside: a module, and folders of it that are laid beside the programs, those of one name in one.
+        tags: build constraints.
     """
 
     module: str
     packages: tuple[str, ...]
     link_flags: str = ""
     has_c: bool = False
-    beside: tuple[str, ...] = ()
+    beside: tuple[str, tuple[str, ...]] | None = None
+    # Without the clients of thirty clouds' service discovery, which no test needs.
+    tags: str = "remove_all_sd"
 
 
 _SERVER = _Recipe(
@@ -113,10 +145,16 @@ _SERVER = _Recipe(
     link_flags=f"-X github.com/prometheus/common/version.Version={PROMETHEUS_VERSION}",
 )
 _SENDER = _Recipe(module="sender", packages=(".",))
-_QUEUES = _Recipe(module="kueue", packages=(".",), beside=(_KUEUE, "config/components/crd/bases"))
+_QUEUES = _Recipe(module="kueue", packages=(".",), beside=(_KUEUE, ("config/components/crd/bases",)))
 _NODES = _Recipe(
-    module="karpenter", packages=(f"{_KARPENTER}/kwok",), beside=(_KARPENTER, "kwok/apis/crds", "pkg/apis/crds")
+    module="karpenter", packages=(f"{_KARPENTER}/kwok",), beside=(_KARPENTER, ("kwok/apis/crds", "pkg/apis/crds"))
 )
+_PLUGINS = _Recipe(module="krew", packages=(f"{_KREW}/cmd/krew", f"{_KREW}/cmd/validate-krew-manifest"))
+_BUNDLES = _Recipe(module="olm", packages=(f"{_OPERATORS}/cmd/operator-verify",))
+_FORGE = _Recipe(
+    module="gitea", packages=(_GITEA,), has_c=True, beside=(_GITEA, ("templates", "options")),
+    tags="sqlite sqlite_unlock_notify",
+)  # fmt: skip
 _NVIDIA = _Recipe(
     module="nvidia",
     packages=(f"{_DEVICE_PLUGIN}/cmd/nvidia-device-plugin", f"{_DEVICE_PLUGIN}/cmd/mps-control-daemon"),
@@ -189,6 +227,35 @@ def build_karpenter(cache: Path, *, tell: Tell) -> KarpenterPeer:
     return KarpenterPeer(program=built / "kwok", definitions=built / "crds")
 
 
+def build_gitea(cache: Path, *, tell: Tell) -> GiteaPeer:
+    """Build Gitea where it is not in the cache yet: some five minutes of two cores.
+
+    Raises:
+        Unavailable: Go or a C compiler is missing or too old, or a module could not be fetched.
+    """
+    built = _built(cache, _FORGE, tell)
+    return GiteaPeer(program=built / "gitea", parts=built)
+
+
+def build_operator_verify(cache: Path, *, tell: Tell) -> Path:
+    """Build what judges bundles of the Operator Lifecycle Manager where it is not in the cache yet.
+
+    Raises:
+        Unavailable: Go is missing or too old, or a module could not be fetched.
+    """
+    return _built(cache, _BUNDLES, tell) / "operator-verify"
+
+
+def build_krew(cache: Path, *, tell: Tell) -> KrewPeer:
+    """Build Krew and the judge of its index where they are not in the cache yet.
+
+    Raises:
+        Unavailable: Go is missing or too old, or a module could not be fetched.
+    """
+    built = _built(cache, _PLUGINS, tell)
+    return KrewPeer(krew=built / "krew", judge=built / "validate-krew-manifest")
+
+
 def _built(cache: Path, recipe: _Recipe, tell: Tell) -> Path:
     go = find_go()
     version = run_tool([go, "version"], purpose="ask Go for its version")
@@ -197,19 +264,18 @@ def _built(cache: Path, recipe: _Recipe, tell: Tell) -> Path:
 
     def fill(folder: Path) -> None:
         tell(f"building {recipe.module} with Go")
-        # Without the clients of thirty clouds' service discovery, which no test needs.
-        command = [go, "build", "-tags", "remove_all_sd", "-trimpath", "-ldflags", f"-s -w {recipe.link_flags}"]
+        command = [go, "build", "-tags", recipe.tags, "-trimpath", "-ldflags", f"-s -w {recipe.link_flags}"]
         settings = {"CGO_ENABLED": str(int(recipe.has_c)), "GOFLAGS": "-mod=readonly -buildvcs=false", "GOWORK": "off"}
         run_tool(
             [*command, "-o", f"{folder}/", *recipe.packages],
             purpose=f"build {recipe.module}", folder=module, environ={**os.environ, **settings},
         )  # fmt: skip
-        if recipe.beside:
-            name, *parts = recipe.beside
+        if recipe.beside is not None:
+            name, parts = recipe.beside
             asked = [go, "list", "-m", "-f", "{{.Dir}}", name]
             held = run_tool(asked, purpose=f"find {name}", folder=module, environ={**os.environ, **settings}).strip()
             for part in parts:
-                target = folder / Path(parts[-1]).name
+                target = folder / Path(part).name
                 shutil.copytree(Path(held, part), target, copy_function=shutil.copyfile, dirs_exist_ok=True)
 
     key = key_of(*sources, version.encode(), recipe.link_flags.encode())
@@ -221,5 +287,6 @@ if __name__ == "__main__":
         where = Path(sys.argv[1]) if sys.argv[1:] else default_cache_path()
         print(build_go_peers(where, tell=print))
         print(build_nvidia_peers(where, tell=print))
+        print(build_gitea(where, tell=print))
     except GputideError as error:
         sys.exit(str(error))

@@ -89,6 +89,7 @@ NOT_FUZZED = {
     "enforcer/agent/region_writing.py:_cards": _REGIONS,
     "enforcer/agent/region_writing.py:check_region": _REGIONS,
     "enforcer/emit/object_patch.py:object_patches": "YAML that `plan emit` has just written",
+    "enforcer/forge/rest.py:_call": _ONE_PLACE,
     "enforcer/kubernetes/admission_server.py:_review": _ONE_PLACE,
     "enforcer/kubernetes/field_owners.py:_is_named": "keys of managed fields, which the API server itself makes",
     "enforcer/kubernetes/reader.py:known": _COPY,

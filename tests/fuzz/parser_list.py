@@ -8,6 +8,7 @@ from tests.fuzz.parsers import Parser
 from tests.fuzz.parsers_annotations import ANNOTATIONS
 from tests.fuzz.parsers_cluster import CLUSTER
 from tests.fuzz.parsers_files import file_parsers
+from tests.fuzz.parsers_forge import forge_parsers
 from tests.fuzz.parsers_kept import kept_parsers
 from tests.fuzz.parsers_records import record_parsers
 from tests.fuzz.parsers_wire import wire_parsers
@@ -16,4 +17,12 @@ from tests.fuzz.parsers_wire import wire_parsers
 @cache
 def all_parsers() -> tuple[Parser, ...]:
     """Every parser; made once, for some need keys or files."""
-    return (*ANNOTATIONS, *CLUSTER, *wire_parsers(), *file_parsers(), *record_parsers(), *kept_parsers())
+    return (
+        *ANNOTATIONS,
+        *CLUSTER,
+        *wire_parsers(),
+        *file_parsers(),
+        *record_parsers(),
+        *kept_parsers(),
+        *forge_parsers(),
+    )

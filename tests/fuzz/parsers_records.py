@@ -26,6 +26,7 @@ from enforcer.record.ledger import GENESIS, Ledger, chained_hash, ledger_at
 from enforcer.record.outcome_store import read_outcomes
 from enforcer.record.plan_status import plan_status
 from enforcer.record.plan_store import PlanStore
+from enforcer.record.request_log import RequestLog
 from enforcer.record.shared_ledger import stored_runs
 from enforcer.relief.relief_journal import ReliefJournal
 from enforcer.tide.tide_journal import TideJournal, evictions_of
@@ -48,6 +49,10 @@ _OBJECT = {
     "fields": [["spec.replicas", "4", "2"]], "holds": [["spec.paused", None, "true", "false"]], "generation": 3,
     "parts": {"spec": "ab"}, "owners": [{"manager": "kubectl", "operation": "Update"}],
 }  # fmt: skip
+_REQUESTS = [
+    ["request_intent", {"branch": "gputide/7f3a", "stages": [1], "by": "ann"}],
+    ["request_seen", {"number": 7, "url": "https://git.example.org/7", "state": "open"}],
+]
 _MOVE = {
     "namespace": "team", "pod": "web-0", "workload": "team/Deployment/web", "recommendation": "r-1",
     "old": [["main", "GPU-0", 4096, 50, None]], "new": [["main", None, 4096, 50, "high", "n1", "nvidia.com/gpu"]],
@@ -188,6 +193,11 @@ def _freezes(data: bytes) -> object:
         return None
     _chained(folder.ledger, [])
     return StoredOutcomes(folder).ledger(_PLAN.cluster)
+
+
+def _requests(data: bytes) -> object:
+    folder = _folder()
+    return RequestLog(folder).newest(_PLAN.plan_id) if _chained(folder.requests, _json(data)) else None
 
 
 def _ledger_file(data: bytes) -> object:
@@ -403,6 +413,7 @@ def record_parsers() -> tuple[Parser, ...]:
         _of_json("ledger-nights", _nights, _NIGHT, cost=6),
         _of_json("ledger-relief", _relief, _RELIEF, cost=6),
         _of_json("ledger-freezes", _freezes, [["frozen", {"by": "ann"}], ["thawed", {"by": "ann"}]]),
+        _of_json("ledger-requests", _requests, _REQUESTS),
         _of_json("anchor-file", _anchor_file, {"/data": {"ledger.jsonl": [7, "a" * 64]}}, cost=2),
         Parser(name="anchor-lease", seeds=(_lease(),), read=_lease_anchor, cost=2),
         Parser(name="outcome-file", seeds=(an_outcome(),), read=_outcomes, cost=4),

@@ -136,6 +136,7 @@ PLACEHOLDERS = re.compile(r"NAME|PORT|GROUP|SERVICE|ENGINE")
 MADE_BY_BUILDS = {"build", "dist", "site"}
 NOT_OF_THE_REPOSITORY = {
     "gputide/enforcer",  # the field manager of our writes
+    "gputide/PLAN",  # branch and folder of a plan's pull request
     "dashboards/*.json", "dashboards/*.yaml",  # what `admin grafana` writes
     "recommender/advice/review.py", "enforcer/backends/our_hami.py", "gputide/verbs/clusters.py",  # made by recipes
 }  # fmt: skip

@@ -24,6 +24,8 @@ from bootstrap import find_uv, uv_environment
 from deploy.release import audit
 from deploy.release.bill_of_materials import bill_of_materials, installed_in, named_for
 from deploy.release.build import check_changelog, project_version, release_seconds, without_times, write_sums
+from deploy.release.krew import MACHINES as PLUGIN_MACHINES
+from deploy.release.krew import PACKAGES, manifest
 from deploy.release.licences import (
     LicenceRules,
     LicensedPackage,
@@ -35,7 +37,7 @@ from deploy.release.licences import (
     page,
     read_rules,
 )
-from deploy.release.locked_packages import LockedPackage, locked_packages
+from deploy.release.locked_packages import MACHINES, PYTHONS, LockedPackage, closure, locked_packages, missing_wheels
 from fleet.errors import Misconfigured
 
 EPOCH = 1_767_225_600
@@ -293,3 +295,45 @@ def advisories(is_bad: Callable[[str], bool]) -> Iterator[str]:
             yield f"http://127.0.0.1:{server.server_port}"
         finally:
             server.shutdown()
+
+
+@pytest.mark.parametrize("python", PYTHONS)
+@pytest.mark.parametrize("machine", MACHINES)
+def test_every_package_has_a_wheel_for_both_processors(machine: str, python: str, repository: Path) -> None:
+    # These two are pure Python, built from their locked sources.
+    assert missing_wheels(repository / "uv.lock", machine, python) == ("pure-sasl", "pyhive")
+
+
+def test_wheels_of_other_processors_and_pythons_are_missed(repository: Path) -> None:
+    assert "numpy" in missing_wheels(repository / "uv.lock", "riscv64", "3.13")
+    assert "pydantic-core" in missing_wheels(repository / "uv.lock", "aarch64", "3.8")
+
+
+def test_image_is_made_by_the_same_steps_for_both_processors(repository: Path) -> None:
+    one_of_them = re.compile(r"x86|amd64|i386|arm64|aarch64|avx|sse[0-9]|-march", re.I)
+    files = [*(repository / "deploy" / "image").iterdir(), *(repository / "gputide" / "kernels").glob("*.py")]
+    for file in files:
+        lines = [line for line in file.read_text().splitlines() if not line.lstrip().startswith("#")]
+        assert not [line for line in lines if one_of_them.search(line)], file
+    dockerfile = (repository / "deploy" / "image" / "Dockerfile").read_text()
+    assert "NUMBA_CPU_NAME=generic" in dockerfile
+    assert "--platform" not in "".join(line for line in dockerfile.splitlines() if line.startswith("FROM"))
+    uv = (repository / "deploy" / "image" / "uv.txt").read_text()
+    assert uv.count("--hash=sha256:") == len(MACHINES)
+
+
+def test_plugin_brings_what_its_packages_need_and_nothing_of_the_warehouse(repository: Path) -> None:
+    found = closure(repository / "uv.lock", PACKAGES)
+    assert {"pydantic-core", "shellingham", *PACKAGES} <= found
+    assert not {"duckdb", "pyarrow", "numba", "highspy"} & found
+
+
+@pytest.mark.parametrize("url", ["http://a.example", "https://a.example/b c", "ftp://a", "https://a/$(id)", ""])
+def test_manifest_names_no_address_that_krew_would_not_fetch(url: str, tmp_path: Path) -> None:
+    with pytest.raises(Misconfigured, match="RELEASE_URL"):
+        manifest(tmp_path / "a.tar.gz", version="0.1.0", url=url)
+
+
+def test_plugin_is_for_the_processors_of_the_image() -> None:
+    as_linux_has_them = {"amd64": "x86_64", "arm64": "aarch64"}
+    assert tuple(as_linux_has_them[machine] for machine in PLUGIN_MACHINES) == MACHINES
