@@ -158,15 +158,19 @@ class Controller:
 
 
 class Leadership:
-    """Keeps a lease, in a thread of its own, as long as this process runs."""
+    """Keeps a lease, in a thread of its own, as long as this process runs.
 
-    def __init__(self, lease: Lease, holder: str, metrics: ControllerMetrics) -> None:
+    Args:
+        show: called with whether this process is the one that acts, again and again.
+    """
+
+    def __init__(self, lease: Lease, holder: str, show: Callable[[bool], None]) -> None:
         self._lease = lease
         self._holder = holder
-        self._metrics = metrics
+        self._show = show
         self._over = threading.Event()
         self._is_held = threading.Event()
-        self._thread = threading.Thread(target=self._keep, name="controller's lease", daemon=True)
+        self._thread = threading.Thread(target=self._keep, name="lease", daemon=True)
 
     def start(self) -> None:
         """Begin to ask for the lease."""
@@ -188,10 +192,10 @@ class Leadership:
             try:
                 is_held = self._lease.acquire(self._holder, LEASE_SECONDS)
             except GputideError as exc:
-                _log.warning("lease of the controller can't be kept now", why=str(exc))
+                _log.warning("lease can't be kept now", why=str(exc))
                 is_held = False
             (self._is_held.set if is_held else self._is_held.clear)()
-            self._metrics.is_leader.set(is_held)
+            self._show(is_held)
             self._over.wait(LEASE_SECONDS / 6)
 
 

@@ -425,6 +425,22 @@ class FrontierPoint:
     cards_beyond_max: int | None = None
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PolicyDecision:
+    """What a policy decided for a workload that the plan knows.
+
+    Attributes:
+        field: of the policy, such as `isolation`.
+        value: what holds, as a label has it.
+        policy: as messages name it: `GpuPolicy team/web`.
+    """
+
+    workload: WorkloadId
+    field: str
+    value: str
+    policy: str
+
+
 @dataclass(frozen=True, slots=True, kw_only=True, weakref_slot=True)
 class Plan:
     """One consistent plan for one cluster (`gputide.plan/v1`).
@@ -449,6 +465,7 @@ class Plan:
         backtested: what came of plans tried on earlier days; None where the history is too short.
         node_switch: what its one stage does, where it was made by `gputide admin node mode`; None of all others, which
             carry out recommendations.
+        policies: what policies decided for workloads, sorted; None where they decided nothing.
     """
 
     plan_id: str
@@ -473,6 +490,7 @@ class Plan:
     backtested: Backtested | None = None
     backend_version: str | None = None
     node_switch: NodeSwitch | None = None
+    policies: tuple[PolicyDecision, ...] | None = None
 
     @property
     def short_id(self) -> str:

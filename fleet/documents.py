@@ -44,6 +44,7 @@ _LEFT_OUT = frozenset(
         "kept_ratio",
         "memory_scaling",
         "node_switch",
+        "policies",
         "relief_moves_per_pod_day",
         "shift_ratio",
         "shifted_violation_ratio",

@@ -12,9 +12,10 @@ from pathlib import Path
 from enforcer.kubernetes.admission_probe import AdmissionProbe
 from enforcer.kubernetes.change_store import GpuChanges
 from enforcer.kubernetes.freezer import ClusterFreezer
-from enforcer.kubernetes.lease import CONTROLLER_LEASE_NAME, KubernetesLease
+from enforcer.kubernetes.lease import CONTROLLER_LEASE_NAME, PLANNER_LEASE_NAME, KubernetesLease
 from enforcer.kubernetes.ledger_anchor import LeaseAnchor
 from enforcer.kubernetes.plan_objects import GpuPlans
+from enforcer.kubernetes.policy_objects import PolicyObjects
 from enforcer.kubernetes.reader import KubernetesReader
 from enforcer.kubernetes.seat_claims import SeatClaims
 from enforcer.kubernetes.writer import KubernetesWriter
@@ -53,6 +54,8 @@ class KubernetesCluster:
 
     Attributes:
         plans: the plans that lie in the cluster, who approved them, and what is wanted of them.
+        policies: its policies, and their statuses.
+        planner: the lease of the one process that makes plans when policies change.
     """
 
     def __init__(self, place: ClusterPlace) -> None:
@@ -68,7 +71,9 @@ class KubernetesCluster:
         self._api, self._namespace = api, place.namespace
         self.changes = GpuChanges(api)
         self.plans = GpuPlans(api)
+        self.policies = PolicyObjects(api, reader.list_objects)
         self.controller = KubernetesLease(api, place.namespace, name=CONTROLLER_LEASE_NAME)
+        self.planner = KubernetesLease(api, place.namespace, name=PLANNER_LEASE_NAME)
         self.get, self.list_objects, self.now = reader.get, reader.list_objects, reader.now
         self.following, self.renew = reader.following, reader.renew
         self.pods_on, self.pending_pods = reader.pods_on, reader.pending_pods

@@ -8,6 +8,7 @@ stores of changes and of plans.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from datetime import datetime
 from functools import lru_cache
 from typing import Annotated, Any
 
@@ -32,6 +33,7 @@ OBJECT_BYTES_MAX = 900_000
 AS_MANAGER = {"fieldManager": FIELD_MANAGER}
 
 _LIST_LIMIT = 500
+_MESSAGE_LENGTH_MAX = 4096
 _log = logger("enforcer.kubernetes.custom_resources")
 
 
@@ -193,6 +195,21 @@ def making(kind: ApiResource, metadata: Manifest, content: Manifest, *, imperson
     body = {"apiVersion": API_VERSION, "kind": kind.kind, "metadata": metadata, **content}
     return Call(deed=deed, path=kind.path(VERSION, None), method="POST", query=AS_MANAGER, body=body,
                 impersonated=impersonated)  # fmt: skip
+
+
+def condition_body(
+    kind: str, reason: str, message: str, *, is_true: bool, generation: int, before: Manifest | None, now: datetime
+) -> Manifest:
+    """A condition as a status holds it; the time of its last change stays where its status does."""
+    is_old = before is not None and before.get("status") == str(is_true)
+    return {
+        "type": kind,
+        "status": str(is_true),
+        "reason": reason,
+        "message": message[:_MESSAGE_LENGTH_MAX],
+        "observedGeneration": generation,
+        "lastTransitionTime": before["lastTransitionTime"] if before and is_old else now.strftime("%Y-%m-%dT%H:%M:%SZ"),
+    }
 
 
 def unserved(kind: ApiResource) -> Refused:

@@ -26,6 +26,7 @@ from enforcer.kubernetes.custom_resources import (
     CUSTOM_RESOURCES_FILE,
     OBJECT_BYTES_MAX,
     VERSION,
+    condition_body,
     got,
     kind_of,
     listed,
@@ -67,7 +68,6 @@ _UNGUARDED = (
     f"kubectl apply -f {CUSTOM_RESOURCES_FILE}"
 )
 _NAME_LENGTH_MAX = 256
-_MESSAGE_LENGTH_MAX = 4096
 _log = logger("enforcer.kubernetes.plan_objects")
 _PLANS, _PARTS, _APPROVALS = kind_of("GpuPlan"), kind_of("GpuPlanPart"), kind_of("GpuApproval")
 
@@ -378,15 +378,9 @@ def _status_body(status: PlanStatus, before: Manifest, now: datetime, left_out: 
 
 def _condition(one: Condition, before: Manifest | None, now: datetime, left_out: str) -> Manifest:
     message = "; ".join(filter(None, (one.message, left_out if one.type is ConditionType.APPROVED else "")))
-    is_old = before is not None and before.get("status") == str(one.is_true)
-    return {
-        "type": one.type.value,
-        "status": str(one.is_true),
-        "reason": one.reason,
-        "message": message[:_MESSAGE_LENGTH_MAX],
-        "observedGeneration": one.generation,
-        "lastTransitionTime": before["lastTransitionTime"] if before and is_old else now.strftime("%Y-%m-%dT%H:%M:%SZ"),
-    }
+    return condition_body(
+        one.type.value, one.reason, message, is_true=one.is_true, generation=one.generation, before=before, now=now
+    )
 
 
 def _numbers(stages: Iterable[int]) -> str:
