@@ -8,7 +8,7 @@ they change anything.
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
 
 from enforcer.cluster import ClusterReader
@@ -82,13 +82,15 @@ def wishes_in(reader: ClusterReader, namespace: str | None = None) -> Wishes:
     Raises:
         Unavailable: the cluster can't be reached.
     """
-    return Wishes(policies_in(reader, namespace))
+    return Wishes(policies_in(reader.list_objects, namespace))
 
 
-def policies_in(reader: ClusterReader, namespace: str | None = None) -> Iterator[GpuPolicy]:
+def policies_in(
+    list_objects: Callable[[str, str | None], Iterable[Manifest]], namespace: str | None = None
+) -> Iterator[GpuPolicy]:
     """The cluster's policies, and those of a namespace, or of all."""
     for kind, space in zip(POLICY_KINDS, (None, namespace), strict=True):
-        yield from (gpu_policy(manifest) for manifest in reader.list_objects(kind, space))
+        yield from (gpu_policy(manifest) for manifest in list_objects(kind, space))
 
 
 def _namespace(manifest: Manifest) -> str:

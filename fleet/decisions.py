@@ -12,6 +12,7 @@ from decimal import Decimal
 from enum import StrEnum
 
 from fleet.capabilities.capability import CorePolicy
+from fleet.gpu_policy import PolicyDecision
 from fleet.inventory import CardId, CardModelName, Priority, WorkloadId
 from fleet.sentences import Sentence, Value
 from fleet.units import format_plan_id
@@ -423,22 +424,6 @@ class FrontierPoint:
     violation_ratio: float
     is_chosen: bool = False
     cards_beyond_max: int | None = None
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PolicyDecision:
-    """What a policy decided for a workload that the plan knows.
-
-    Attributes:
-        field: of the policy, such as `isolation`.
-        value: what holds, as a label has it.
-        policy: as messages name it: `GpuPolicy team/web`.
-    """
-
-    workload: WorkloadId
-    field: str
-    value: str
-    policy: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, weakref_slot=True)

@@ -10,8 +10,8 @@ selector for the workloads that it selects there. The rule, field by field (`doc
 3. What the cluster's policies ask for is the least that holds: nothing of a namespace loosens it.
 
 Tenants write labels and policies of their namespace, so each field is checked, and a policy that can't be read asks for
-its pods to be left alone. Pure. Called by the exporter, which puts what is decided among the labels of pods; by whoever
-makes a plan; and by the enforcer, which asks before it changes anything.
+its pods to be left alone. Pure. Called by the exporter, which puts what is decided among the labels of pods; before a
+plan is made, of the policies as they are then; and by the enforcer, which asks before it changes anything.
 """
 
 from __future__ import annotations
@@ -29,6 +29,7 @@ from fleet.inventory import (
     OPT_OUT_LABEL,
     WARM_REPLICAS_LABEL,
     WISH_LABELS,
+    WorkloadId,
     is_yes,
 )
 from fleet.json_text import json_value
@@ -105,6 +106,22 @@ class Decision:
 
     value: str
     by: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PolicyDecision:
+    """What a policy decided for a workload that the plan knows.
+
+    Attributes:
+        field: of the policy, such as `isolation`.
+        value: what holds, as a label has it.
+        policy: as messages name it: `GpuPolicy team/web`.
+    """
+
+    workload: WorkloadId
+    field: str
+    value: str
+    policy: str
 
 
 def gpu_policy(manifest: Mapping[str, Any]) -> GpuPolicy:

@@ -6,7 +6,7 @@ which plans are made too. Called by the process that follows policies, which wri
 
 from __future__ import annotations
 
-from collections import Counter, defaultdict
+from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 

@@ -23,7 +23,6 @@ from fleet.decisions import (
     FrontierPoint,
     HistorySpan,
     Plan,
-    PolicyDecision,
     Recommendation,
     RecommendationKind,
     Refusal,
@@ -31,7 +30,7 @@ from fleet.decisions import (
     Totals,
     Withheld,
 )
-from fleet.gpu_policy import FIELDS, deciders
+from fleet.gpu_policy import FIELDS, PolicyDecision, deciders
 from fleet.inventory import Grant, WorkloadId
 from fleet.money.prices import PriceBook
 from fleet.money.saving import cards_in, saved

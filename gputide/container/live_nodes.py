@@ -41,7 +41,7 @@ def with_live_nodes(history: History, folder: DataFolder, settings: Settings) ->
             nodes = {one["metadata"]["name"]: one for one in cluster.list_objects("Node")}
             kept_off, notes = _kept_off(inventory, nodes, cluster)
             inventory = replace(inventory, kept_off=kept_off)
-            policies = tuple(policies_in(cluster))
+            policies = tuple(policies_in(cluster.list_objects))
     except (Misconfigured, Refused, Unavailable) as exc:
         return history, (
             f"modes of nodes and policies are those that were collected, for the cluster could not be asked: {exc}",

@@ -70,7 +70,7 @@ def cluster_checks(settings: Settings, *, roles: Sequence[str], account: str | N
         _check("plans", partial(plans_kept, scene), "kinds-missing approval-policy-missing"),
         _check("owners", partial(owners, scene), "gitops-owned autoscaled metrics-server-missing", seconds=60.0),
         _check("disruption budgets", partial(budgets, scene), "budget-blocks"),
-        _check("policies", lambda: policies(policies_in(scene.reader)), "policies-too-many"),
+        _check("policies", lambda: policies(policies_in(scene.reader.list_objects)), "policies-too-many"),
         _check("stops", partial(stops, scene), "frozen lease-held namespace-missing orders-missing"),
         _check("audit", _audit, ""),
     )

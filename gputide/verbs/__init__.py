@@ -55,7 +55,9 @@ _RUN = (
     Verb(name="rollup", summary="Turn samples on the bus into rows of the warehouse."),
     Verb(name="agent", summary="Enforce priorities and limits on this node."),
     Verb(name="controller", summary="Apply and take back what the cluster's plans ask for."),
-    Verb(name="planner", summary="Make a plan when a policy changes; say in its status what became.", needs_prices=True),
+    Verb(
+        name="planner", summary="Make a plan when a policy changes; say in its status what became.", needs_prices=True
+    ),
     Verb(name="admission", summary="Give new pods the card and the node of the plan."),
     Verb(name="relief", summary="Relieve cards that overload."),
     Verb(

@@ -1,4 +1,4 @@
-"""Policies of a cluster, a namespace and a workload on the real API server: plans follow them, their status says how."""
+"""Policies of all levels on the real API server: plans follow them, and their status says how."""
 
 from __future__ import annotations
 
@@ -127,7 +127,9 @@ def test_policies_that_contradict_each_other_both_say_so_and_the_careful_value_h
     api: Api, lists: str, planner: Planner, namespace: str
 ) -> None:
     api.create(lists, policy("a", isolation="hard", selector=selecting("web")))
-    api.create(lists, policy("b", isolation="soft", selector={"matchExpressions": [{"key": "app", "operator": "Exists"}]}))
+    api.create(
+        lists, policy("b", isolation="soft", selector={"matchExpressions": [{"key": "app", "operator": "Exists"}]})
+    )
     api.create(lists, policy("c", isolation="soft", selector=selecting("batch")))
     planner.follower.look()
     assert condition(api, f"{lists}/a", "Conflict") == (
@@ -177,7 +179,9 @@ def test_policy_that_cannot_be_read_says_so_and_the_plan_before_stays(api: Api, 
     assert planner.follower.look(), "it holds up nobody else"
 
 
-def test_plan_that_can_not_be_made_is_tried_again_and_the_status_says_why(api: Api, lists: str, planner: Planner) -> None:
+def test_plan_that_can_not_be_made_is_tried_again_and_the_status_says_why(
+    api: Api, lists: str, planner: Planner
+) -> None:
     planner.refusal = "no history yet"
     api.create(lists, policy("all", optOut=True))
     assert not planner.follower.look()
@@ -203,7 +207,8 @@ def test_cluster_at_rest_is_written_nothing(api: Api, lists: str, planner: Plann
 def test_tenant_writes_no_policy_of_the_cluster_and_no_status(api: Api, lists: str, namespace: str) -> None:
     api.create(
         f"/apis/rbac.authorization.k8s.io/v1/namespaces/{namespace}/rolebindings",
-        {"metadata": {"name": "editor"}, "subjects": [{"kind": "ServiceAccount", "name": "default", "namespace": namespace}],
+        {"metadata": {"name": "editor"},
+         "subjects": [{"kind": "ServiceAccount", "name": "default", "namespace": namespace}],
          "roleRef": {"apiGroup": "rbac.authorization.k8s.io", "kind": "ClusterRole", "name": "edit"}},
     )  # fmt: skip
     token = api.token(namespace, "default")

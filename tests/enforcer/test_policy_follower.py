@@ -1,4 +1,4 @@
-"""A plan follows every edit of a policy, whoever is restarted; a tenant that edits without end holds up itself alone."""
+"""A plan follows every edit of a policy, also after a restart; a tenant that edits without end waits alone."""
 
 from __future__ import annotations
 

@@ -87,7 +87,10 @@ def test_policy_that_cannot_be_read_says_why_and_leaves_its_pods_alone(spec: Any
 @pytest.mark.parametrize("own", [{}, {"gputide.io/opt-out": "false"}, {"gputide.io/isolation": "soft"}])
 def test_nothing_of_a_namespace_loosens_what_the_cluster_asks_for(own: dict[str, str]) -> None:
     base = policy({"optOut": True, "isolation": "hard"}, namespace="", name="base")
-    loose = [policy({"optOut": False, "isolation": "soft"}), policy({"optOut": False, "isolation": "soft", **SELECTS_WEB})]
+    loose = [
+        policy({"optOut": False, "isolation": "soft"}),
+        policy({"optOut": False, "isolation": "soft", **SELECTS_WEB}),
+    ]
     found = decisions([base, *loose], "team", WEB, own)
     assert {label: (said.value, said.by) for label, said in found.items()} == {
         "gputide.io/opt-out": ("true", "ClusterGpuPolicy base"),
@@ -110,7 +113,8 @@ def test_what_policies_decided_is_noted_forgotten_and_decided_anew() -> None:
 
 
 @pytest.mark.parametrize(
-    "note", ["", "[", "null", "[]", '{"a": ["x"]}', '{"gputide.io/opt-out": "x"}', '{"gputide.io/opt-out": [1]}', "[" * 500]
+    "note",
+    ["", "[", "null", "[]", '{"a": ["x"]}', '{"gputide.io/opt-out": "x"}', '{"gputide.io/opt-out": [1]}', "[" * 500],
 )
 def test_note_that_is_none_of_ours_counts_for_nothing(note: str) -> None:
     assert with_policies({**WEB, BY_POLICY_LABEL: note}, [], "team") == WEB

@@ -30,7 +30,10 @@ def test_workload_whose_own_label_decides_counts_as_spoken_of_and_not_as_in_forc
 
 
 def test_policies_on_other_workloads_do_not_conflict_until_they_meet() -> None:
-    one, other = policy("one", minReplicasWarm=1, selector=on("a", "b")), policy("two", minReplicasWarm=2, selector=on("b", "c"))
+    one, other = (
+        policy("one", minReplicasWarm=1, selector=on("a", "b")),
+        policy("two", minReplicasWarm=2, selector=on("b", "c")),
+    )
     apart = standings([one, other], [subject("a"), subject("c")])
     assert not any(found.conflicts for found in apart.values())
     together = standings([other, one], [subject("a"), subject("b")])

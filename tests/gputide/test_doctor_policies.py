@@ -19,7 +19,7 @@ def some_policies(cluster: SimulatedCluster, namespace: str, count: int) -> None
 
 
 def look(cluster: SimulatedCluster) -> tuple[Diagnosis, ...]:
-    return diagnosed(a_check(Area.CLUSTER, "policies", lambda: policies(policies_in(cluster)), ""))
+    return diagnosed(a_check(Area.CLUSTER, "policies", lambda: policies(policies_in(cluster.list_objects)), ""))
 
 
 def test_only_the_namespace_with_too_many_policies_is_named(tmp_path: Path) -> None:
