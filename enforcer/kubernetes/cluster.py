@@ -6,12 +6,14 @@ Called by the command line, which hands it to rollout, undo, preview and verify 
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
 from enforcer.kubernetes.admission_probe import AdmissionProbe
 from enforcer.kubernetes.change_store import GpuChanges
 from enforcer.kubernetes.freezer import ClusterFreezer
+from enforcer.kubernetes.kind_versions import KindVersions, kind_versions, migrate
 from enforcer.kubernetes.lease import CONTROLLER_LEASE_NAME, PLANNER_LEASE_NAME, KubernetesLease
 from enforcer.kubernetes.ledger_anchor import LeaseAnchor
 from enforcer.kubernetes.plan_objects import GpuPlans
@@ -91,6 +93,14 @@ class KubernetesCluster:
     def freezer(self, name: str) -> ClusterFreezer:
         """Stops every change in the cluster by a ConfigMap of this name."""
         return ClusterFreezer(self._api, name)
+
+    def kind_versions(self) -> tuple[KindVersions, ...]:
+        """By which versions the cluster has our kinds."""
+        return kind_versions(self._api)
+
+    def migrate(self, resource: str, tick: Callable[[int, int], None]) -> int:
+        """Store all objects of one of our kinds in its new version; see `enforcer.kubernetes.kind_versions`."""
+        return migrate(self._api, resource, tick)
 
     @property
     def requests(self) -> int:

@@ -263,7 +263,7 @@ class GpuPlans:
         except Conflict:
             made = got(self._api, kind, name)
         if made is None:
-            raise unserved(kind)
+            raise unserved(self._api, kind)
         return made
 
     def _posted(
@@ -271,7 +271,7 @@ class GpuPlans:
     ) -> Manifest:
         made = self._api.send(making(kind, metadata, {"spec": spec}, impersonated=impersonated))
         if made is None:
-            raise unserved(kind)
+            raise unserved(self._api, kind)
         return made
 
 

@@ -78,6 +78,7 @@ _ADMIN = (
     Verb(name="notify", summary="Send messages to mail and chats.", needs_prices=True),
     Verb(name="grafana", summary="Write dashboards for Grafana and rules for Prometheus."),
     Verb(name="probe", summary="Measure what a node's sharing really enforces."),
+    Verb(name="kinds", summary="Show the versions of our kinds in the cluster; store old objects in the new one."),
     Verb(name="node", summary="Show how a node hands out its cards, and put it into another mode."),
 )
 
