@@ -67,6 +67,9 @@ _UNGUARDED = (
     "no admission policy held approvals to the name of who makes them when they were made; "
     f"kubectl apply -f {CUSTOM_RESOURCES_FILE}"
 )
+_AGAIN = "approve again afterwards"
+_ACCOUNT = "system:serviceaccount:"
+"""What the names of service accounts begin with (kubernetes/apiserver:pkg/authentication/serviceaccount/util.go)."""
 _NAME_LENGTH_MAX = 256
 _log = logger("enforcer.kubernetes.plan_objects")
 _PLANS, _PARTS, _APPROVALS = kind_of("GpuPlan"), kind_of("GpuPlanPart"), kind_of("GpuApproval")
@@ -231,15 +234,19 @@ class GpuPlans:
     def _approvals(self) -> dict[str, list[Approval]]:
         """Approvals of every plan whose names somebody checked, oldest first."""
         found: dict[str, list[Approval]] = {}
-        left_out: dict[str, list[str]] = {}
+        left_out: dict[str, dict[str, list[str]]] = {}
         for given in sorted(map(_approval_of, listed(self._api, _APPROVALS)), key=lambda one: (one.at, one.by)):
             since = self._guarded_since()
-            if since is not None and given.at >= since:
+            is_guarded = since is not None and given.at >= since
+            if is_guarded and not given.by.startswith(_ACCOUNT):
                 found.setdefault(given.plan_id, []).append(given)
             else:
-                left_out.setdefault(given.plan_id, []).append(given.by)
-        reasons = {plan_id: f"approvals of {', '.join(people)} do not count: {_UNGUARDED}; approve again afterwards"
-                for plan_id, people in left_out.items()}  # fmt: skip
+                why = "people approve, and no service account does" if is_guarded else f"{_UNGUARDED}; {_AGAIN}"
+                left_out.setdefault(given.plan_id, {}).setdefault(why, []).append(given.by)
+        reasons = {
+            plan_id: "; ".join(f"approvals of {', '.join(names)} do not count: {why}" for why, names in said.items())
+            for plan_id, said in left_out.items()
+        }
         for plan_id in reasons.keys() - self._left_out.keys():
             _log.warning("approvals are left out", plan=plan_id, why=reasons[plan_id])
         self._left_out = reasons

@@ -137,10 +137,10 @@ def test_stored_objects_go_from_one_version_to_the_next(
             with_versions(own, kind, lambda versions: versions[1:])
     way = ("--set", "enforcer.cluster=kubernetes", "--set", f"enforcer.kubeconfig={plane.kubeconfig()}")
     shown = caller(tmp_path / "data", *way, "admin", "kinds")
-    assert "gpupolicies.gputide.io, gpuapprovals.gputide.io may lie in an older version" in shown.stdout
+    assert "gpupolicies.gputide.io, gpuapprovals.gputide.io may lie in an older version" in shown.out
     assert stored_versions(own, "gpupolicies") == ["v1alpha1", "v1beta1"], "nothing was asked for yet"
     done = caller(tmp_path / "data", *way, "admin", "kinds", "--yes")
-    assert "stored 3 objects of 2 kinds in the new version" in done.stdout
+    assert "stored 3 objects of 2 kinds in the new version" in done.out
     assert set(in_etcd(plane, "gpupolicies").values()) == {"gputide.io/v1beta1"}
     assert in_etcd(plane, "gpuapprovals") == {"by-ann": "gputide.io/v1beta1"}, "by another than approved it"
     assert own.ask("GET", f"{GROUP}/v1beta1/{lists}/new")["spec"]["note"] == "why"
@@ -148,8 +148,7 @@ def test_stored_objects_go_from_one_version_to_the_next(
         assert stored_versions(own, kind) == ["v1beta1"]
         with_versions(own, kind, lambda versions: versions[1:])
     assert (
-        "everything is stored in the version that is written"
-        in caller(tmp_path / "data", *way, "admin", "kinds").stdout
+        "everything is stored in the version that is written" in caller(tmp_path / "data", *way, "admin", "kinds").out
     )
 
 
