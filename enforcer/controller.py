@@ -39,8 +39,14 @@ class ControllerMetrics:
         self.looks = own.passes("look", "look at all plans")
         self.is_leader = own.gauge("leader", "1 while this process is the one that acts, else 0.")
         self.plans = own.gauge("plans", "Plans of which something is wanted or under way.")
-        self.waiting = own.gauge("plans_waiting", "Plans that were refused and are tried again later.")
+        self.waiting = own.gauge(
+            "plans_waiting", "Plans that were refused and wait to be tried again: depth of the queue."
+        )
         self.acts = own.counter("acts_total", "Times that something was done for a plan.")
+        self.reconcile_seconds = own.histogram("reconcile_seconds", "Time of one reconciliation of one plan, seconds.")
+        self.reconcile_errors = own.counter(
+            "reconcile_errors_total", "Reconciliations of one plan that ended in an error, by its kind.", "error"
+        )
         self.api_requests = own.followed_counter("api_requests_total", "Requests to the API server.")
 
 
@@ -141,8 +147,10 @@ class Controller:
         if retry is not None and retry.signature == signature and self._clock() < retry.at:
             return False
         try:
-            is_done = act()
+            with self._metrics.reconcile_seconds.time():
+                is_done = act()
         except GputideError as exc:
+            self._metrics.reconcile_errors.labels(type(exc).__name__.lower()).inc()
             if isinstance(exc, Unavailable) and not isinstance(exc, Stuck):
                 raise
             _log.warning("plan is not as it is wanted, and is tried again later", plan=plan_id, why=str(exc))
