@@ -10,6 +10,7 @@ from urllib.error import HTTPError
 import pytest
 import yaml
 
+from bench.stored_fleet import CLUSTER, store_fleet
 from enforcer.kubernetes.cluster import ClusterPlace, KubernetesCluster
 from enforcer.policy_follower import FollowerMetrics, Planned, PolicyFollower
 from enforcer.snapshot import take_snapshot
@@ -19,6 +20,7 @@ from fleet.policy_standing import Subject
 from tests.cluster.api import Api
 from tests.cluster.audit import AuditLog
 from tests.cluster.workloads import deployment, until
+from tests.gputide.conftest import Program
 from wire.own_metrics import OwnMetrics
 
 pytestmark = pytest.mark.cluster
@@ -227,3 +229,41 @@ def test_tenant_writes_no_policy_of_the_cluster_and_no_status(api: Api, lists: s
         kind = "application/merge-patch+json" if method == "PATCH" else "application/json"
         with pytest.raises(HTTPError, match="403"):
             api.ask(method, path, body, content_type=kind, token=token)
+
+
+def test_process_makes_the_plan_anew_and_the_plan_says_which_policy_decided(
+    api: Api, lists: str, writer_kubeconfig: Path, caller: Program, tmp_path: Path
+) -> None:
+    store_fleet(tmp_path, 60)
+    settings = {"enforcer.cluster": "kubernetes", "enforcer.kubeconfig": writer_kubeconfig, "cluster.name": CLUSTER}
+    flags = [word for name, value in settings.items() for word in ("--set", f"{name}={value}")]
+
+    def newest() -> dict[str, Any]:
+        said = caller(tmp_path, *flags, "run", "planner", "--yes", "--once")
+        assert said.status == 0, said.err
+        found: dict[str, Any] = caller(tmp_path, *flags, "plan", "show", "--format", "json").document
+        return found
+
+    api.create(EVERYWHERE, policy("base", "ClusterGpuPolicy", minReplicasWarm=1))
+    first = newest()
+    touched = sorted({name for item in first["recommendations"] for name in item["workloads"]})
+    assert touched
+    assert {(one["field"], one["value"], one["policy"]) for one in first["policies"]} == {
+        ("minReplicasWarm", "1", "ClusterGpuPolicy base")
+    }
+    namespace = touched[0].split("/")[0]
+    own = f"/apis/gputide.io/v1alpha1/namespaces/{namespace}/gpupolicies"
+    api.create("/api/v1/namespaces", {"metadata": {"name": namespace}})
+    api.create(own, policy("alone", optOut=True))
+    try:
+        second = newest()
+        assert status(api, f"{own}/alone")["plan"] == f"plan-{second['plan_id']}"
+        assert api.has(f"/apis/gputide.io/v1alpha1/gpuplans/plan-{second['plan_id']}")
+        assert not [name for item in second["recommendations"] for name in item["workloads"] if name in touched[:1]]
+        (refused,) = [one for one in second["refused"] if one["workload"] == touched[0]]
+        assert refused["detail"] == f"GpuPolicy {namespace}/alone says so"
+        (item, *_) = second["recommendations"]
+        explained = caller(tmp_path, *flags, "plan", "explain", item["id"]).out
+        assert f"ClusterGpuPolicy base decides minReplicasWarm=1 for {item['workloads'][0]}." in explained
+    finally:
+        api.delete(f"{own}/alone")
