@@ -41,19 +41,18 @@ def with_live_nodes(history: History, folder: DataFolder, settings: Settings) ->
             nodes = {one["metadata"]["name"]: one for one in cluster.list_objects("Node")}
             kept_off, notes = _kept_off(inventory, nodes, cluster)
             inventory = replace(inventory, kept_off=kept_off)
-            policies = tuple(policies_in(cluster.list_objects))
+            if settings.enforcer.cluster is ClusterChoice.KUBERNETES:
+                inventory, unread = _with_policies(inventory, cluster)
+                notes = (*notes, *unread)
     except (Misconfigured, Refused, Unavailable) as exc:
-        return history, (
-            f"modes of nodes and policies are those that were collected, for the cluster could not be asked: {exc}",
-        )
+        return history, (f"modes of nodes are those that were collected, for the cluster could not be asked: {exc}",)
     if settings.enforcer.cluster is ClusterChoice.KUBERNETES:
         names = {NODE_MODE_LABEL, capabilities_of(settings.enforcer.backend).node_policy_label}
         known = tuple(
             _with_labels(node, nodes[node.node]["metadata"].get("labels", {}), names) if node.node in nodes else node
             for node in inventory.nodes
         )
-        grants = tuple(_by_policies(grant, policies) for grant in inventory.grants)
-        inventory = replace(inventory, nodes=known, grants=grants)
+        inventory = replace(inventory, nodes=known)
     return replace(history, inventory=inventory), notes
 
 
@@ -88,6 +87,15 @@ def _kept_off(
             if known[word]:
                 found[name] = known[word]
     return found, tuple(notes)
+
+
+def _with_policies(inventory: Inventory, reader: ClusterReader) -> tuple[Inventory, tuple[str, ...]]:
+    """What stands there, with what policies decide now on each grant; a note where they can't be read."""
+    try:
+        policies = tuple(policies_in(reader.list_objects))
+    except (Misconfigured, Refused, Unavailable) as exc:
+        return inventory, (f"policies are those that were collected, for the cluster could not be asked: {exc}",)
+    return replace(inventory, grants=tuple(_by_policies(grant, policies) for grant in inventory.grants)), ()
 
 
 def _by_policies(grant: Grant, policies: Sequence[GpuPolicy]) -> Grant:
