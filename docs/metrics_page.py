@@ -16,6 +16,7 @@ from docs.peer_names import peer_names
 from enforcer.agent.loop import AgentMetrics
 from enforcer.controller import ControllerMetrics
 from enforcer.kubernetes.admission_server import AdmissionMetrics
+from enforcer.policy_follower import FollowerMetrics
 from enforcer.relief.runner import ReliefMetrics
 from enforcer.router.shared_card import RouterMetrics
 from enforcer.tide.runner import TideMetrics
@@ -37,6 +38,7 @@ OTHERS: tuple[tuple[str, str, Callable[[OwnMetrics], object]], ...] = (
     ("run agent", "agent", AgentMetrics),
     ("run admission", "admission", AdmissionMetrics),
     ("run controller", "controller", ControllerMetrics),
+    ("run planner", "planner", FollowerMetrics),
     ("run relief run", "relief", ReliefMetrics),
     ("run router", "router", RouterMetrics),
     ("run tide run", "tide", TideMetrics),

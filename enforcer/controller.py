@@ -39,8 +39,14 @@ class ControllerMetrics:
         self.looks = own.passes("look", "look at all plans")
         self.is_leader = own.gauge("leader", "1 while this process is the one that acts, else 0.")
         self.plans = own.gauge("plans", "Plans of which something is wanted or under way.")
-        self.waiting = own.gauge("plans_waiting", "Plans that were refused and are tried again later.")
+        self.waiting = own.gauge(
+            "plans_waiting", "Plans that were refused and wait to be tried again: depth of the queue."
+        )
         self.acts = own.counter("acts_total", "Times that something was done for a plan.")
+        self.reconcile_seconds = own.histogram("reconcile_seconds", "Time of one reconciliation of one plan, seconds.")
+        self.reconcile_errors = own.counter(
+            "reconcile_errors_total", "Reconciliations of one plan that ended in an error, by its kind.", "error"
+        )
         self.api_requests = own.followed_counter("api_requests_total", "Requests to the API server.")
 
 
@@ -141,8 +147,10 @@ class Controller:
         if retry is not None and retry.signature == signature and self._clock() < retry.at:
             return False
         try:
-            is_done = act()
+            with self._metrics.reconcile_seconds.time():
+                is_done = act()
         except GputideError as exc:
+            self._metrics.reconcile_errors.labels(type(exc).__name__.lower()).inc()
             if isinstance(exc, Unavailable) and not isinstance(exc, Stuck):
                 raise
             _log.warning("plan is not as it is wanted, and is tried again later", plan=plan_id, why=str(exc))
@@ -158,15 +166,19 @@ class Controller:
 
 
 class Leadership:
-    """Keeps a lease, in a thread of its own, as long as this process runs."""
+    """Keeps a lease, in a thread of its own, as long as this process runs.
 
-    def __init__(self, lease: Lease, holder: str, metrics: ControllerMetrics) -> None:
+    Args:
+        show: called with whether this process is the one that acts, again and again.
+    """
+
+    def __init__(self, lease: Lease, holder: str, show: Callable[[bool], None]) -> None:
         self._lease = lease
         self._holder = holder
-        self._metrics = metrics
+        self._show = show
         self._over = threading.Event()
         self._is_held = threading.Event()
-        self._thread = threading.Thread(target=self._keep, name="controller's lease", daemon=True)
+        self._thread = threading.Thread(target=self._keep, name="lease", daemon=True)
 
     def start(self) -> None:
         """Begin to ask for the lease."""
@@ -188,10 +200,10 @@ class Leadership:
             try:
                 is_held = self._lease.acquire(self._holder, LEASE_SECONDS)
             except GputideError as exc:
-                _log.warning("lease of the controller can't be kept now", why=str(exc))
+                _log.warning("lease can't be kept now", why=str(exc))
                 is_held = False
             (self._is_held.set if is_held else self._is_held.clear)()
-            self._metrics.is_leader.set(is_held)
+            self._show(is_held)
             self._over.wait(LEASE_SECONDS / 6)
 
 

@@ -54,6 +54,11 @@ class DataFolder:
         return self.path / "plans"
 
     @property
+    def policies(self) -> Path:
+        """Which plan follows which policy."""
+        return self.path / "policies.json"
+
+    @property
     def ledger(self) -> Path:
         """The hash-chained ledger of everything that was changed."""
         return self.path / "ledger.jsonl"

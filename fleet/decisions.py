@@ -12,6 +12,7 @@ from decimal import Decimal
 from enum import StrEnum
 
 from fleet.capabilities.capability import CorePolicy
+from fleet.gpu_policy import PolicyDecision
 from fleet.inventory import CardId, CardModelName, Priority, WorkloadId
 from fleet.node_changes import NodeRelease, NodeSwitch
 from fleet.sentences import Sentence, Value
@@ -437,6 +438,7 @@ class Plan:
         backtested: what came of plans tried on earlier days; None where the history is too short.
         node_switch: what its one stage does, where it was made by `gputide admin node mode`; None of all others.
         node_release: the same of `gputide admin node release`.
+        policies: what policies decided for workloads, sorted; None where they decided nothing.
     """
 
     plan_id: str
@@ -463,6 +465,7 @@ class Plan:
     backend_version: str | None = None
     node_switch: NodeSwitch | None = None
     node_release: NodeRelease | None = None
+    policies: tuple[PolicyDecision, ...] | None = None
 
     @property
     def short_id(self) -> str:

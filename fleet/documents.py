@@ -46,6 +46,7 @@ _LEFT_OUT = frozenset(
         "memory_scaling",
         "node_release",
         "node_switch",
+        "policies",
         "relief_moves_per_pod_day",
         "shift_ratio",
         "shifted_violation_ratio",

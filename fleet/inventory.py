@@ -227,6 +227,8 @@ INTER_TOKEN_OBJECTIVE_LABEL = "gputide.io/itl-p99-seconds"
 """The same of the time between two tokens."""
 WISH_LABELS = (OPT_OUT_LABEL, LATENCY_CRITICAL_LABEL, WARM_REPLICAS_LABEL, ISOLATION_LABEL)
 """What tenants ask for."""
+BY_POLICY_LABEL = "gputide.io/by-policy"
+"""Which policy decided what of a pod's labels, as `fleet.gpu_policy.with_policies` notes it; nobody else's counts."""
 NODE_MODE_LABEL = "gputide.io/node-mode"
 """Of a node that somebody put into a mode (`fleet.decisions.NodeMode`): which; no plan shares its cards otherwise."""
 CORE_LIMIT_LABEL = "gputide.io/core-limit"

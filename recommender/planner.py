@@ -30,7 +30,8 @@ from fleet.decisions import (
     Totals,
     Withheld,
 )
-from fleet.inventory import WorkloadId
+from fleet.gpu_policy import FIELDS, PolicyDecision, deciders
+from fleet.inventory import Grant, WorkloadId
 from fleet.money.prices import PriceBook
 from fleet.money.saving import cards_in, saved
 from fleet.profiles import Profiles
@@ -172,7 +173,18 @@ def _plan(problem: PlanningProblem, permits: Permits, packing: Packing, *, is_tr
         freed_nodes=solution.freed_nodes,
         calibration_ratio=problem.past.expected(forecast) / forecast if forecast > 0 else 1.0,
         backtested=problem.past.backtested(forecast, limit),
+        policies=_policies(demand.grants),
     )
+
+
+def _policies(grants: Sequence[Grant]) -> tuple[PolicyDecision, ...] | None:
+    """What policies decided for the workloads of some grants; None for nothing."""
+    found = {
+        PolicyDecision(workload=grant.workload_id, field=FIELDS[label], value=grant.label(label) or "", policy=policy)
+        for grant in grants
+        for label, policy in deciders(dict(grant.labels)).items()
+    }
+    return tuple(sorted(found, key=lambda one: (one.workload, one.field, one.policy, one.value))) or None
 
 
 def _unrelieved(problem: PlanningProblem, packing: Packing, arrangement: Arrangement) -> float | None:

@@ -109,6 +109,7 @@ def cut_plan_to(plan: Plan, is_theirs: Callable[[str], bool]) -> Plan:
         node_switch=None,
         node_release=None,
         freed_nodes=(),
+        policies=tuple(one for one in plan.policies or () if is_theirs(one.workload)) or None,
         # What people carry out by hand counts in no total.
         totals=_totals(tuple(item for item in own if item not in plan.by_hand), len(placement)),
     )

@@ -28,7 +28,7 @@ from dashboards.usage_api.names import (
 from dashboards.view_models.rows import price_per_week
 from dashboards.view_models.slice_uses import USE_HOURS, SliceUse
 from dashboards.words.advice import refusal_words, state_words
-from dashboards.words.explain import explain
+from dashboards.words.explain import explain, policy_words
 from fleet.documents import iso
 from fleet.inventory import Card
 from fleet.money.prices import Prices
@@ -150,6 +150,7 @@ def advice_object(pod: Object, profiles: Profiles, entry: PlanEntry | None) -> O
         "coverageRatio": None if profile is None else profile.coverage_ratio,
         "planId": None if plan is None else plan.plan_id,
         "planCreatedAt": None if plan is None else iso(plan.created_at),
+        "policies": [] if plan is None else list(policy_words(plan, (workload,), words)),
         "recommendations": [
             {
                 "id": one.recommendation.id,

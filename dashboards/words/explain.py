@@ -5,6 +5,7 @@ Called by `plan explain ID`.
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from dataclasses import dataclass
 
 from dashboards.words.advice import change_words, reason_words, state_words
@@ -61,6 +62,7 @@ def explain(plan: Plan, profiles: Profiles, recommendation_id: str, words: Words
         reason_words(item, words.language),
         words.say(f"meaning.{item.kind.value}"),
         *_states(item, profiles, words),
+        *policy_words(plan, item.workloads, words),
         _evidence(item, words),
         _cards(plan, item, words),
         *_windows(plan, item, words),
@@ -80,6 +82,15 @@ def explain(plan: Plan, profiles: Profiles, recommendation_id: str, words: Words
         evidence=item.evidence,
         saving_per_week=item.saving_per_week,
         currency=plan.currency,
+    )
+
+
+def policy_words(plan: Plan, workloads: Collection[str], words: Words) -> tuple[str, ...]:
+    """Which policies decided what for some workloads of a plan, a sentence each."""
+    return tuple(
+        words.say("explain.policy", policy=one.policy, field=one.field, value=one.value, workload=one.workload)
+        for one in plan.policies or ()
+        if one.workload in workloads
     )
 
 

@@ -20,7 +20,8 @@ _TEMPLATE = Path(__file__).with_name("writer-policy.yaml")
 _FLAGS = UTILIZATION, POOL_BYTES, STATIC_FRACTION
 _PLAIN = (
     "/events", "events.k8s.io/events", "coordination.k8s.io/leases", "gputide.io/gpuchanges", "gputide.io/gpuplans",
-    "gputide.io/gpuplans/status", "gputide.io/gpuplanparts",
+    "gputide.io/gpuplans/status", "gputide.io/gpuplanparts", "gputide.io/gpupolicies/status",
+    "gputide.io/clustergpupolicies/status",
 )  # fmt: skip
 """What the writer makes and changes of its own, as its roles have it."""
 _REVIEWS = ("authorization.k8s.io", "authentication.k8s.io")

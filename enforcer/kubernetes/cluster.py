@@ -6,15 +6,18 @@ Called by the command line, which hands it to rollout, undo, preview and verify 
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
 from enforcer.kubernetes.admission_probe import AdmissionProbe
 from enforcer.kubernetes.change_store import GpuChanges
 from enforcer.kubernetes.freezer import ClusterFreezer
-from enforcer.kubernetes.lease import CONTROLLER_LEASE_NAME, KubernetesLease
+from enforcer.kubernetes.kind_versions import KindVersions, kind_versions, migrate
+from enforcer.kubernetes.lease import CONTROLLER_LEASE_NAME, PLANNER_LEASE_NAME, KubernetesLease
 from enforcer.kubernetes.ledger_anchor import LeaseAnchor
 from enforcer.kubernetes.plan_objects import GpuPlans
+from enforcer.kubernetes.policy_objects import PolicyObjects
 from enforcer.kubernetes.reader import KubernetesReader
 from enforcer.kubernetes.seat_claims import SeatClaims
 from enforcer.kubernetes.writer import KubernetesWriter
@@ -53,6 +56,8 @@ class KubernetesCluster:
 
     Attributes:
         plans: the plans that lie in the cluster, who approved them, and what is wanted of them.
+        policies: its policies, and their statuses.
+        planner: the lease of the one process that makes plans when policies change.
     """
 
     def __init__(self, place: ClusterPlace) -> None:
@@ -68,7 +73,9 @@ class KubernetesCluster:
         self._api, self._namespace = api, place.namespace
         self.changes = GpuChanges(api)
         self.plans = GpuPlans(api)
+        self.policies = PolicyObjects(api, reader.list_objects)
         self.controller = KubernetesLease(api, place.namespace, name=CONTROLLER_LEASE_NAME)
+        self.planner = KubernetesLease(api, place.namespace, name=PLANNER_LEASE_NAME)
         self.get, self.list_objects, self.now = reader.get, reader.list_objects, reader.now
         self.following, self.renew = reader.following, reader.renew
         self.pods_on, self.pending_pods = reader.pods_on, reader.pending_pods
@@ -86,6 +93,14 @@ class KubernetesCluster:
     def freezer(self, name: str) -> ClusterFreezer:
         """Stops every change in the cluster by a ConfigMap of this name."""
         return ClusterFreezer(self._api, name)
+
+    def kind_versions(self) -> tuple[KindVersions, ...]:
+        """By which versions the cluster has our kinds."""
+        return kind_versions(self._api)
+
+    def migrate(self, resource: str, tick: Callable[[int, int], None]) -> int:
+        """Store all objects of one of our kinds in its new version; see `enforcer.kubernetes.kind_versions`."""
+        return migrate(self._api, resource, tick)
 
     @property
     def requests(self) -> int:

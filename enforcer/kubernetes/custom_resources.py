@@ -7,7 +7,9 @@ stores of changes and of plans.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Mapping
+from datetime import datetime
 from functools import lru_cache
 from typing import Annotated, Any
 
@@ -32,6 +34,9 @@ OBJECT_BYTES_MAX = 900_000
 AS_MANAGER = {"fieldManager": FIELD_MANAGER}
 
 _LIST_LIMIT = 500
+_VERSION = re.compile(r"v(\d{1,9})(?:(alpha|beta)(\d{1,9}))?", re.ASCII)
+_STEPS = ("alpha", "beta", "")
+_MESSAGE_LENGTH_MAX = 4096
 _log = logger("enforcer.kubernetes.custom_resources")
 
 
@@ -146,7 +151,7 @@ def listed(api: KubernetesApi, kind: ApiResource) -> Iterator[Manifest]:
     while True:
         page = api.page(kind, VERSION, limit=_LIST_LIMIT, token=token)
         if page is None:
-            raise unserved(kind)
+            raise unserved(api, kind)
         for one in page.manifests:
             why = _fault_of(kind, one, metadata_only=kind.metadata_only)
             if why is None:
@@ -195,9 +200,55 @@ def making(kind: ApiResource, metadata: Manifest, content: Manifest, *, imperson
                 impersonated=impersonated)  # fmt: skip
 
 
-def unserved(kind: ApiResource) -> Refused:
-    """The refusal where a cluster does not know a kind."""
-    return Refused(
+def condition_body(
+    kind: str, reason: str, message: str, *, is_true: bool, generation: int, before: Manifest | None, now: datetime
+) -> Manifest:
+    """A condition as a status holds it; the time of its last change stays where its status does."""
+    is_old = before is not None and before.get("status") == str(is_true)
+    return {
+        "type": kind,
+        "status": str(is_true),
+        "reason": reason,
+        "message": message[:_MESSAGE_LENGTH_MAX],
+        "observedGeneration": generation,
+        "lastTransitionTime": before["lastTransitionTime"] if before and is_old else now.strftime("%Y-%m-%dT%H:%M:%SZ"),
+    }
+
+
+def unserved(api: KubernetesApi, kind: ApiResource) -> Refused:
+    """The refusal where a cluster does not know a kind, or knows it in versions alone that this program does not."""
+    return other_versions(api, kind) or Refused(
         f"cannot keep plans and changes in the cluster: it does not know {kind.resource}; "
         f"kubectl apply -f {CUSTOM_RESOURCES_FILE}, or helm upgrade --set enforcer.enabled=true …"
     )
+
+
+def other_versions(api: KubernetesApi, kind: ApiResource) -> Refused | None:
+    """The refusal where a cluster serves a kind of ours in other versions alone; None where it serves none at all."""
+    group = api.get(Deed(verb="get", resource=GROUP, word="discover"), f"/apis/{GROUP}")
+    listed: Any = (group or {}).get("versions")
+    names = [str(one.get("version")) for one in listed or () if isinstance(one, dict)]
+    others = sorted((name for name in names if name != VERSION and api.serves(kind, name)), key=version_order)
+    if not others:
+        return None
+    is_older = version_order(others[-1]) < version_order(VERSION)
+    mends = (
+        f"older: helm upgrade, or kubectl apply -f {CUSTOM_RESOURCES_FILE}, then `gputide admin kinds`"
+        if is_older
+        else "newer: use the gputide that brought them"
+    )
+    return Refused(
+        f"cannot use {kind.resource}: this cluster serves it in {', '.join(others)} alone, and this program speaks "
+        f"{VERSION}; the cluster's kinds are {mends}"
+    )
+
+
+def version_order(version: str) -> tuple[int, int, int]:
+    """What versions of an API are sorted by: alpha before beta before general; what is no version comes first.
+
+    Source: kubernetes/apimachinery:pkg/version/helpers.go (CompareKubeAwareVersionStrings).
+    """
+    match = _VERSION.fullmatch(version)
+    if match is None:
+        return (-1, 0, 0)
+    return (_STEPS.index(match[2] or ""), int(match[1]), int(match[3] or 0))

@@ -68,6 +68,7 @@ API_KINDS: Mapping[str, ApiResource] = {
         _of("autoscaling", "v2", "HorizontalPodAutoscaler", "horizontalpodautoscalers"),
         _of("coordination.k8s.io", "v1", "Lease", "leases"),
         _custom("gputide.io", "v1alpha1", "GpuPolicy", "gpupolicies"),
+        _custom("gputide.io", "v1alpha1", "ClusterGpuPolicy", "clustergpupolicies", is_namespaced=False),
         _custom("keda.sh", "v1alpha1", "ScaledObject", "scaledobjects"),
         _custom("argoproj.io", "v1alpha1", "Rollout", "rollouts"),
         _custom("serving.kserve.io", "v1beta1", "InferenceService", "inferenceservices"),

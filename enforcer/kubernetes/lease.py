@@ -27,6 +27,8 @@ from wire.kubernetes.write import FIELD_MANAGER, Call, WritingApi
 LEASE_NAME = "enforcer"
 CONTROLLER_LEASE_NAME = "controller"
 """Held by the one controller that acts; others stand by."""
+PLANNER_LEASE_NAME = "planner"
+"""Held by the one process that makes plans when policies change; others stand by."""
 
 _AS_MANAGER: Mapping[str, str] = {"fieldManager": FIELD_MANAGER}
 

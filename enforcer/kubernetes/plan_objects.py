@@ -26,6 +26,7 @@ from enforcer.kubernetes.custom_resources import (
     CUSTOM_RESOURCES_FILE,
     OBJECT_BYTES_MAX,
     VERSION,
+    condition_body,
     got,
     kind_of,
     listed,
@@ -66,8 +67,10 @@ _UNGUARDED = (
     "no admission policy held approvals to the name of who makes them when they were made; "
     f"kubectl apply -f {CUSTOM_RESOURCES_FILE}"
 )
+_AGAIN = "approve again afterwards"
+_ACCOUNT = "system:serviceaccount:"
+"""What the names of service accounts begin with (kubernetes/apiserver:pkg/authentication/serviceaccount/util.go)."""
 _NAME_LENGTH_MAX = 256
-_MESSAGE_LENGTH_MAX = 4096
 _log = logger("enforcer.kubernetes.plan_objects")
 _PLANS, _PARTS, _APPROVALS = kind_of("GpuPlan"), kind_of("GpuPlanPart"), kind_of("GpuApproval")
 
@@ -231,15 +234,19 @@ class GpuPlans:
     def _approvals(self) -> dict[str, list[Approval]]:
         """Approvals of every plan whose names somebody checked, oldest first."""
         found: dict[str, list[Approval]] = {}
-        left_out: dict[str, list[str]] = {}
+        left_out: dict[str, dict[str, list[str]]] = {}
         for given in sorted(map(_approval_of, listed(self._api, _APPROVALS)), key=lambda one: (one.at, one.by)):
             since = self._guarded_since()
-            if since is not None and given.at >= since:
+            is_guarded = since is not None and given.at >= since
+            if is_guarded and not given.by.startswith(_ACCOUNT):
                 found.setdefault(given.plan_id, []).append(given)
             else:
-                left_out.setdefault(given.plan_id, []).append(given.by)
-        reasons = {plan_id: f"approvals of {', '.join(people)} do not count: {_UNGUARDED}; approve again afterwards"
-                for plan_id, people in left_out.items()}  # fmt: skip
+                why = "people approve, and no service account does" if is_guarded else f"{_UNGUARDED}; {_AGAIN}"
+                left_out.setdefault(given.plan_id, {}).setdefault(why, []).append(given.by)
+        reasons = {
+            plan_id: "; ".join(f"approvals of {', '.join(names)} do not count: {why}" for why, names in said.items())
+            for plan_id, said in left_out.items()
+        }
         for plan_id in reasons.keys() - self._left_out.keys():
             _log.warning("approvals are left out", plan=plan_id, why=reasons[plan_id])
         self._left_out = reasons
@@ -263,7 +270,7 @@ class GpuPlans:
         except Conflict:
             made = got(self._api, kind, name)
         if made is None:
-            raise unserved(kind)
+            raise unserved(self._api, kind)
         return made
 
     def _posted(
@@ -271,7 +278,7 @@ class GpuPlans:
     ) -> Manifest:
         made = self._api.send(making(kind, metadata, {"spec": spec}, impersonated=impersonated))
         if made is None:
-            raise unserved(kind)
+            raise unserved(self._api, kind)
         return made
 
 
@@ -378,15 +385,9 @@ def _status_body(status: PlanStatus, before: Manifest, now: datetime, left_out: 
 
 def _condition(one: Condition, before: Manifest | None, now: datetime, left_out: str) -> Manifest:
     message = "; ".join(filter(None, (one.message, left_out if one.type is ConditionType.APPROVED else "")))
-    is_old = before is not None and before.get("status") == str(one.is_true)
-    return {
-        "type": one.type.value,
-        "status": str(one.is_true),
-        "reason": one.reason,
-        "message": message[:_MESSAGE_LENGTH_MAX],
-        "observedGeneration": one.generation,
-        "lastTransitionTime": before["lastTransitionTime"] if before and is_old else now.strftime("%Y-%m-%dT%H:%M:%SZ"),
-    }
+    return condition_body(
+        one.type.value, one.reason, message, is_true=one.is_true, generation=one.generation, before=before, now=now
+    )
 
 
 def _numbers(stages: Iterable[int]) -> str:

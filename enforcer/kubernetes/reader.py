@@ -29,6 +29,7 @@ from typing import Any, TypeVar
 
 from enforcer.cluster import identity
 from enforcer.kept_manifests import ListedManifests, as_text
+from enforcer.kubernetes.custom_resources import GROUP, other_versions
 from enforcer.kubernetes.followed import FOLLOWED_KINDS, FollowedKind
 from enforcer.kubernetes.kinds import kind_named
 from enforcer.manifest import Manifest
@@ -68,7 +69,7 @@ class KubernetesReader:
             Refused: the enforcer has no business with the kind, or nothing can have that name.
         """
         served = kind_named(kind)
-        version = self._api.version_of(served)
+        version = self._version_of(served)
         if version is None:
             return None
         deed = Deed(verb="get", resource=served.resource, namespace=namespace, name=name)
@@ -86,7 +87,7 @@ class KubernetesReader:
             Refused: the enforcer has no business with the kind.
         """
         served = kind_named(kind)
-        version = self._api.version_of(served)
+        version = self._version_of(served)
         if version is None:
             return ()
         followed = self._follower(served, version)
@@ -94,6 +95,20 @@ class KubernetesReader:
             return followed.objects(namespace)
         _, found = self._listed(served, version, namespace, lambda manifest: (identity(manifest), as_text(manifest)))
         return ListedManifests(tuple(text for _, text in sorted(found)))
+
+    def _version_of(self, served: ApiResource) -> str | None:
+        """The version by which a kind is served; None where the cluster does not know it.
+
+        Raises:
+            Refused: it is a kind of ours in versions alone that this program does not speak: what tenants ask for would
+                go unheard.
+        """
+        version = self._api.version_of(served)
+        if version is None and served.group == GROUP:
+            refusal = other_versions(self._api, served)
+            if refusal is not None:
+                raise refusal
+        return version
 
     def pods_on(self, node: str) -> Sequence[Manifest]:
         """Pods of all namespaces that are bound to a node, as they are now."""

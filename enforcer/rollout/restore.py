@@ -70,6 +70,8 @@ def restore_stage(tools: RunContext, record: StageRecord, reason: Sentence | str
     tools.journal.write(
         record.plan_id, tools.now(), "restored", stage=record.stage, kept=[recorded(left) for left in kept]
     )
+    moved = (move.workload for move in record.moves)
+    tools.leave_events(moved, "GputideTakenBack", f"stage {record.stage} of plan {record.plan_id}")
     said = sentence("progress.stage_restored", stage=record.stage, reason=reason)
     tools.tell(record.plan_id, record.stage, ProgressPhase.RESTORED, said)
     return StageResult(stage=record.stage, state=StageState.RESTORED, reason=reason, kept=kept)

@@ -5,7 +5,7 @@ Made by `gputide.container.enforcer`.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
@@ -25,6 +25,7 @@ from enforcer.safety.harm_budget import HarmBudgets
 from enforcer.snapshot import Snapshot, take_snapshot
 from fleet.decisions import Plan
 from fleet.errors import GputideError, Refused, Unavailable
+from fleet.inventory import WorkloadId
 from fleet.logs import logger
 from fleet.sentences import Sentence, sentence
 from wire.kubernetes.refusals import Forbidden
@@ -167,6 +168,17 @@ class RunContext:
     def patiently(self) -> Patience:
         """Makes calls again while the cluster can't take them; afterwards the lease must be ours still."""
         return self._patience(self._still_ours)
+
+    def leave_events(self, workloads: Iterable[WorkloadId], reason: str, message: str) -> None:
+        """Say on each workload what was done to it; one that can't be said now is left out, for it is no ledger."""
+        for workload in dict.fromkeys(workloads):
+            namespace, kind, name = workload.split("/", 2)
+            try:
+                self.writer.record_event(kind, namespace, name, reason, message)
+            except GputideError as exc:
+                logger("enforcer.rollout").warning(
+                    "an event was not written", workload=workload, reason=reason, why=str(exc)
+                )
 
     @contextmanager
     def acting(self) -> Iterator[None]:

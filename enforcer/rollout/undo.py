@@ -301,6 +301,7 @@ class Undo:
             recommendation=record.recommendation,
             kept=[recorded(left) for left in kept],
         )
+        tools.leave_events((move.workload for move in record.moves), "GputideUndone", f"plan {record.plan_id}")
         said = sentence("progress.plan_restored", plan=record.plan_id)
         tools.tell(record.plan_id, stage, ProgressPhase.RESTORED, said)
         return UndoResult(

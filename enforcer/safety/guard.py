@@ -297,9 +297,8 @@ class Guard:
             for label in labels:
                 if snapshot.is_flagged(label, workload):
                     facts = {"plan": plan.plan_id, "workload": workload, "label": label}
-                    if policies := snapshot.wishes.policies_asking(label, "true", snapshot.owners[workload]):
-                        names = listed(policies, _NAMED_MAX)
-                        raise Refused(sentence("guard.spared_by_policy", policies=names, **facts))
+                    if policy := snapshot.wishes.asking(label, snapshot.owners[workload]):
+                        raise Refused(sentence("guard.spared_by_policy", policy=policy, **facts))
                     raise Refused(sentence("guard.spared", **facts))
 
     def check_stage(self, record: StageRecord, snapshot: Snapshot, reader: ClusterReader, wave_max: int) -> None:

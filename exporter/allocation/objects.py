@@ -135,6 +135,7 @@ _OF_ONE_OBJECT = {
     Watched.POD_AUTOSCALERS: pod_autoscaler_record,
     Watched.SCALED_OBJECTS: scaled_object_record,
     Watched.GPU_POLICIES: gpu_policy,
+    Watched.CLUSTER_POLICIES: gpu_policy,
 }
 
 _OF_AMOUNTS = {

@@ -33,8 +33,9 @@ from exporter.allocation.tables import Row, RowTables
 from exporter.allocation.waiting import REASONS
 from exporter.cluster.reader import Watched
 from exporter.families import Family
-from fleet.gpu_policy import GpuPolicy, policy_wishes
+from fleet.gpu_policy import GpuPolicy, with_policies
 from fleet.grammars.claims import ClaimAllocation, TaintRule
+from fleet.inventory import BY_POLICY_LABEL
 
 OWNER_KINDS = frozenset({Watched.REPLICA_SETS, Watched.STATEFUL_SETS, Watched.JOBS})
 """Kinds that own pods and are owned themselves."""
@@ -164,6 +165,8 @@ class Allocation:
                 self._mark_pods(self._index.pods_of_owner.at(record.uid))
             case ClaimAllocation():
                 self._mark_pods(self._index.pods_of_claim.at(key))
+            case GpuPolicy(namespace=""):
+                self._mark_pods(self._shelves[Watched.PODS].keys())
             case GpuPolicy():
                 self._mark_pods(self._index.pods_in.at(record.namespace))
             case AutoscalerRecord():
@@ -253,13 +256,15 @@ class Allocation:
         return holdings_of(pod, cards, self._index, self._claims(pod), caps_fractions=caps_fractions)
 
     def _wished(self, pod: PodRecord) -> PodRecord:
-        """The pod with what policies of its namespace ask for among its labels; its own labels win."""
-        shelf = self._shelves[Watched.GPU_POLICIES]
-        policies = [shelf[key] for key in self._index.policies_in(pod.namespace)]
-        own = dict(pod.labels)
-        labels = own if pod.selectable is None else dict(pod.selectable)
-        asked = policy_wishes((one for one in policies if isinstance(one, GpuPolicy)), pod.namespace, labels)
-        return replace(pod, labels=tuple(sorted({**asked, **own}.items()))) if asked else pod
+        """The pod with what policies decide among its labels; what it says itself of policies counts for nothing."""
+        places = ((Watched.CLUSTER_POLICIES, ""), (Watched.GPU_POLICIES, pod.namespace))
+        found = (self._shelves[kind][key] for kind, space in places for key in self._index.policies_in(space))
+        policies = [one for one in found if isinstance(one, GpuPolicy)]
+        before = dict(pod.labels)
+        own = {key: value for key, value in before.items() if key != BY_POLICY_LABEL}
+        selectable = None if pod.selectable is None else dict(pod.selectable)
+        labels = with_policies(own, policies, pod.namespace, selectable) if policies else own
+        return pod if labels == before else replace(pod, labels=tuple(sorted(labels.items())))
 
     def _hold(self, key: Key, node: str, holdings: tuple[Holding, ...]) -> None:
         before_node, before = self._held.pop(key, ("", {}))

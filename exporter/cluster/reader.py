@@ -36,6 +36,7 @@ class Watched(StrEnum):
     POD_AUTOSCALERS = "horizontalpodautoscalers.autoscaling"
     SCALED_OBJECTS = "scaledobjects.keda.sh"
     GPU_POLICIES = "gpupolicies.gputide.io"
+    CLUSTER_POLICIES = "clustergpupolicies.gputide.io"
 
 
 def _core(group: str, plural: str, *, metadata_only: bool = False) -> ApiResource:
@@ -65,6 +66,7 @@ API_RESOURCES: Mapping[Watched, ApiResource] = {
     Watched.POD_AUTOSCALERS: _optional("autoscaling", "horizontalpodautoscalers", "v2"),
     Watched.SCALED_OBJECTS: _optional("keda.sh", "scaledobjects", "v1alpha1"),
     Watched.GPU_POLICIES: _optional("gputide.io", "gpupolicies", "v1alpha1"),
+    Watched.CLUSTER_POLICIES: _optional("gputide.io", "clustergpupolicies", "v1alpha1"),
 }
 """In the order in which reading starts: nodes give cards their models before pods name them."""
 

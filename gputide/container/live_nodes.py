@@ -1,7 +1,8 @@
-"""What a plan needs to know of a cluster's nodes as they are now: their modes, and whom workloads' own words keep off.
+"""What a plan needs to know of a cluster as it is now: modes of nodes, whom workloads' own words keep off, policies.
 
-A history does not say it: a scan sees no labels of nodes, somebody may have put a node into another mode since, and
-what a template selects is no metric. Used by `gputide plan make`.
+A history does not say it: a scan sees no labels of nodes, somebody may have put a node into another mode since, what a
+template selects is no metric, and a policy is older in it than the edit that a plan shall follow. Used by
+`gputide plan make` and `gputide run planner`.
 """
 
 from __future__ import annotations
@@ -14,10 +15,12 @@ from enforcer.cluster import ClusterReader
 from enforcer.kinds.register import WORKLOAD_KINDS, pod_templates
 from enforcer.manifest import Manifest
 from enforcer.node_choice import chooses
+from enforcer.wishes import policies_in
 from fleet.capabilities.register import capabilities_of
 from fleet.data_folder import DataFolder
 from fleet.errors import Misconfigured, Refused, Unavailable
-from fleet.inventory import NODE_MODE_LABEL, Inventory, Node, WorkloadId
+from fleet.gpu_policy import GpuPolicy, with_policies
+from fleet.inventory import BY_POLICY_LABEL, NODE_MODE_LABEL, Grant, Inventory, Node, WorkloadId
 from fleet.settings.settings import ClusterChoice, Settings
 from fleet.usage import History
 from gputide.container.cluster import check_uid, is_of_backend, open_cluster, own_cluster
@@ -26,8 +29,8 @@ from gputide.container.cluster import check_uid, is_of_backend, open_cluster, ow
 def with_live_nodes(history: History, folder: DataFolder, settings: Settings) -> tuple[History, tuple[str, ...]]:
     """A history with the nodes of the enforcer's cluster as they are now, and a note where it can't be asked.
 
-    Nodes are in the modes that a real cluster says; other labels stay as they were collected. `kept_off` holds the
-    nodes that selector or affinity of a workload's templates leaves out.
+    Nodes are in the modes that a real cluster says, and pods carry what its policies decide now; other labels stay as
+    they were collected. `kept_off` holds the nodes that selector or affinity of a workload's templates leaves out.
     """
     inventory = history.inventory
     if own_cluster(folder, settings) not in (None, inventory.cluster) or not is_of_backend(folder, settings):
@@ -38,6 +41,9 @@ def with_live_nodes(history: History, folder: DataFolder, settings: Settings) ->
             nodes = {one["metadata"]["name"]: one for one in cluster.list_objects("Node")}
             kept_off, notes = _kept_off(inventory, nodes, cluster)
             inventory = replace(inventory, kept_off=kept_off)
+            if settings.enforcer.cluster is ClusterChoice.KUBERNETES:
+                inventory, unread = _with_policies(inventory, cluster)
+                notes = (*notes, *unread)
     except (Misconfigured, Refused, Unavailable) as exc:
         return history, (f"modes of nodes are those that were collected, for the cluster could not be asked: {exc}",)
     if settings.enforcer.cluster is ClusterChoice.KUBERNETES:
@@ -81,6 +87,24 @@ def _kept_off(
             if known[word]:
                 found[name] = known[word]
     return found, tuple(notes)
+
+
+def _with_policies(inventory: Inventory, reader: ClusterReader) -> tuple[Inventory, tuple[str, ...]]:
+    """What stands there, with what policies decide now on each grant; a note where they can't be read."""
+    try:
+        policies = tuple(policies_in(reader.list_objects))
+    except (Misconfigured, Refused, Unavailable) as exc:
+        return inventory, (f"policies are those that were collected, for the cluster could not be asked: {exc}",)
+    return replace(inventory, grants=tuple(_by_policies(grant, policies) for grant in inventory.grants)), ()
+
+
+def _by_policies(grant: Grant, policies: Sequence[GpuPolicy]) -> Grant:
+    """A grant with what policies decide now among its labels."""
+    if not policies and grant.label(BY_POLICY_LABEL) is None:
+        return grant
+    before = dict(grant.labels)
+    labels = with_policies(before, policies, grant.namespace)
+    return grant if labels == before else replace(grant, labels=tuple(sorted(labels.items())))
 
 
 def _is_choosy(spec: Manifest) -> bool:

@@ -18,9 +18,9 @@ from enforcer.kubernetes.custom_resources import API_VERSION
 from enforcer.kubernetes.lease import LEASE_NAME
 from enforcer.manifest import Manifest
 from enforcer.safety.gitops import gitops_manager
-from enforcer.wishes import POLICY_KIND
+from enforcer.wishes import policies_in
 from fleet.errors import Misconfigured, Unavailable
-from fleet.gpu_policy import POLICIES_MAX
+from fleet.gpu_policy import POLICIES_MAX, GpuPolicy
 from fleet.sentences import listed, sentence
 from fleet.settings.settings import ClusterChoice, Settings
 from fleet.units import parse_time
@@ -70,7 +70,7 @@ def cluster_checks(settings: Settings, *, roles: Sequence[str], account: str | N
         _check("plans", partial(plans_kept, scene), "kinds-missing approval-policy-missing"),
         _check("owners", partial(owners, scene), "gitops-owned autoscaled metrics-server-missing", seconds=60.0),
         _check("disruption budgets", partial(budgets, scene), "budget-blocks"),
-        _check("policies", lambda: policies(scene.reader.list_objects(POLICY_KIND)), "policies-too-many"),
+        _check("policies", lambda: policies(policies_in(scene.reader.list_objects)), "policies-too-many"),
         _check("stops", partial(stops, scene), "frozen lease-held namespace-missing orders-missing"),
         _check("audit", _audit, ""),
     )
@@ -188,9 +188,9 @@ def budgets(scene: ClusterScene) -> Iterator[Diagnosis]:
     yield otherwise(sentence("doctor.found.budgets", budgets=len(listed)))
 
 
-def policies(listed: Iterable[Manifest]) -> Iterator[Diagnosis]:
+def policies(found: Iterable[GpuPolicy]) -> Iterator[Diagnosis]:
     """Namespaces that are left alone because they have more policies than are read."""
-    counts = Counter(str(one["metadata"]["namespace"]) for one in listed)
+    counts = Counter(one.namespace for one in found if one.namespace)
     crowded = {namespace: count for namespace, count in sorted(counts.items()) if count > POLICIES_MAX}
     for namespace, count in crowded.items():
         text = sentence("doctor.found.policies", policies=count, most=POLICIES_MAX)

@@ -154,7 +154,10 @@ def advice_answer(found: Object) -> Answer:
     ]
     return Answer(
         document=found,
-        headline=(f"{pod} is of {found['workload']}, {found['state'] or 'unknown'}: {found['why'] or 'not analysed'}",),
+        headline=(
+            f"{pod} is of {found['workload']}, {found['state'] or 'unknown'}: {found['why'] or 'not analysed'}",
+            *found.get("policies", ()),
+        ),
         texts=tuple(texts),
         warnings=refused,
         footnotes=() if texts or refused else nothing,

@@ -55,6 +55,9 @@ _RUN = (
     Verb(name="rollup", summary="Turn samples on the bus into rows of the warehouse."),
     Verb(name="agent", summary="Enforce priorities and limits on this node."),
     Verb(name="controller", summary="Apply and take back what the cluster's plans ask for."),
+    Verb(
+        name="planner", summary="Make a plan when a policy changes; say in its status what became.", needs_prices=True
+    ),
     Verb(name="admission", summary="Give new pods the card and the node of the plan."),
     Verb(name="relief", summary="Relieve cards that overload."),
     Verb(
@@ -76,6 +79,7 @@ _ADMIN = (
     Verb(name="notify", summary="Send messages to mail and chats.", needs_prices=True),
     Verb(name="grafana", summary="Write dashboards for Grafana and rules for Prometheus."),
     Verb(name="probe", summary="Measure what a node's sharing really enforces."),
+    Verb(name="kinds", summary="Show the versions of our kinds in the cluster; store old objects in the new one."),
     Verb(name="node", summary="Show how a node hands out its cards, and put it into another mode."),
 )
 

@@ -8,6 +8,7 @@ from datetime import datetime
 from fleet.autoscaling import Autoscaler, autoscaler_of
 from fleet.capabilities.register import Capabilities, CorePolicy
 from fleet.decisions import RecommendationKind, Refusal, Withheld
+from fleet.gpu_policy import deciders
 from fleet.inventory import (
     AUTOSCALED_LABEL,
     ISOLATION_LABEL,
@@ -235,7 +236,8 @@ def untouchable(case: Case) -> Refusal | None:
     """Why no advice at all may be given; None where it may."""
     namespace = case.grants[0].namespace
     if case.has_flag(OPT_OUT_LABEL):
-        return case.refuse(None, "opt_out")
+        by = next((by for grant in case.grants if (by := deciders(dict(grant.labels)).get(OPT_OUT_LABEL))), None)
+        return case.refuse(None, "opt_out") if by is None else case.refuse(None, "opt_out", policy=by)
     if namespace in case.settings.recommender.opt_out_namespaces:
         return case.refuse(None, "opt_out", namespace=namespace)
     if case.workload_kind not in CHANGEABLE_KINDS:

@@ -171,6 +171,12 @@ def contents(api: Api, namespace: str) -> dict[str, Any]:
     return {item["metadata"]["name"]: _wished(item) for item in found}
 
 
+def reasons(api: Api, namespace: str) -> set[tuple[str, str]]:
+    """Names of Deployments, each with the reason of an event on it."""
+    found = api.ask("GET", f"/api/v1/namespaces/{namespace}/events?fieldSelector=involvedObject.kind%3DDeployment")
+    return {(one["involvedObject"]["name"], one["reason"]) for one in found["items"]}
+
+
 def owners(api: Api, namespace: str) -> set[str]:
     """Who owns which field of each Deployment, but for its status."""
     return {
@@ -222,6 +228,11 @@ def test_cards_that_are_really_free_are_those_of_the_plan_and_undo_restores(
     undone = Undo(standing.tools).undo(plan.plan_id)
     assert undone.workloads
     settled(api, standing)
+    assert reasons(api, standing.namespace) >= {
+        (workload.split("/")[2], reason)
+        for workload in undone.workloads
+        for reason in ("GputideApplied", "GputideUndone")
+    }, "kubectl describe shows them"
     assert len(in_use(standing)) == len(before)
     assert contents(api, standing.namespace) == contents_before
     assert owners(api, standing.namespace) == owners_before

@@ -269,7 +269,7 @@ def test_node_parts_fit_other_nodes(release: HelmRelease) -> None:
 def test_own_metrics_have_a_port_a_way_for_scrapers_and_a_monitor_or_none_of_them(release: HelmRelease) -> None:
     scrapers = [{"podSelector": {"matchLabels": {"app": "prometheus"}}}]
     values = merged(EVERYTHING, {"networkPolicy": {"scrapers": scrapers}})
-    processes = ("rollup", "notify", "controller", "tide", "relief", "agent", "admission", "router")
+    processes = ("rollup", "notify", "controller", "planner", "tide", "relief", "agent", "admission", "router")
     shown = release.template(values)
     containers = [container for template in pods_of(shown).values() for container in template["spec"]["containers"]]
     found = {

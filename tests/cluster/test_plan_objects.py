@@ -21,6 +21,7 @@ from enforcer.record.plan_status import ConditionType, plan_status
 from enforcer.record.plan_store import PlanStore, Wish, WishChange
 from enforcer.record.shared_ledger import stored_runs
 from enforcer.record.shared_plans import SharedPlans
+from enforcer.safety.guard import Guard, GuardPolicy
 from enforcer.snapshot import take_snapshot
 from fleet.decisions import Plan
 from fleet.documents import seal_plan
@@ -36,6 +37,7 @@ from tests.enforcer.test_plan_status import a_run
 pytestmark = pytest.mark.cluster
 
 PATH = "/apis/gputide.io/v1alpha1"
+HEAD = {"apiVersion": "gputide.io/v1alpha1", "kind": "GpuPlan"}
 ROLES = "/apis/rbac.authorization.k8s.io/v1/clusterrolebindings"
 Machine = Callable[..., SharedPlans]
 _numbers = count(1)
@@ -241,6 +243,69 @@ def test_approval_counts_only_if_the_admission_policy_stood_when_it_was_made(
     api.delete(f"{PATH}/gpuapprovals/forged-{plan.plan_id}")
 
 
+def approver_binding(name: str, subject: dict[str, str]) -> Manifest:
+    return {
+        "apiVersion": "rbac.authorization.k8s.io/v1", "kind": "ClusterRoleBinding", "metadata": {"name": name},
+        "roleRef": {"apiGroup": "rbac.authorization.k8s.io", "kind": "ClusterRole", "name": "gputide-approver"},
+        "subjects": [subject],
+    }  # fmt: skip
+
+
+def test_service_account_approves_nothing_though_it_may_make_approvals(
+    api: Api, machine: Machine, plan: Plan, control_plane: ControlPlane
+) -> None:
+    machine("here").add(plan)
+    api.create(ROLES, approver_binding("robot", {"kind": "ServiceAccount", "name": "default", "namespace": "gputide"}))
+    robot = machine("robot", control_plane.kubeconfig_of_token("robot", api.token("gputide", "default")))
+
+    def refusal() -> str:
+        with pytest.raises(GputideError) as refused:
+            robot.approve(plan, [1], by="", at=NOW)
+        return str(refused.value)
+
+    try:
+        until(lambda: "people approve, and no service account does" in refusal(), "the policy says so", 60.0)
+    finally:
+        api.delete(f"{ROLES}/robot")
+    assert machine("there").approvals(plan.plan_id) == ()
+
+
+def test_person_who_approves_twice_is_one_person(api: Api, machine: Machine, plan: Plan) -> None:
+    here = machine("here")
+    here.add(plan)
+    here.approve(plan, [1], by="", at=NOW)
+    again = {"apiVersion": "gputide.io/v1alpha1", "kind": "GpuApproval", "metadata": {"name": f"again-{plan.plan_id}"},
+             "spec": {"plan": plan.plan_id, "stages": [1], "approvedBy": "admin"}}  # fmt: skip
+    api.ask("POST", f"{PATH}/gpuapprovals", again)
+    try:
+        given = machine("there").approvals(plan.plan_id)
+        assert [one.by for one in given] == ["admin", "admin"]
+        guard = Guard(GuardPolicy(two_approvals_cards_min=1))
+        with pytest.raises(Refused, match="two_approvals_cards_min"):
+            guard.check_approvals(plan, [1], given, 4)
+    finally:
+        api.delete(f"{PATH}/gpuapprovals/again-{plan.plan_id}")
+
+
+def test_content_of_another_plan_under_a_plans_name_is_refused(api: Api, machine: Machine, plan: Plan) -> None:
+    """Somebody who may make plans stores one whose parts fit their own digest, and not the plan's id."""
+    other = seal_plan(replace(plan, created_at=plan.created_at + timedelta(seconds=1)))
+    machine("here").add(other)
+    stolen, path = parts(api, other)[0]["spec"], f"{PATH}/gpuplans"
+    forged = {**head(api, other)["spec"], "plan": plan.plan_id}
+    api.create(path, {**HEAD, "metadata": {"name": f"plan-{plan.plan_id}"}, "spec": forged})
+    api.create(f"{PATH}/gpuplanparts", {
+        **HEAD, "kind": "GpuPlanPart", "metadata": {"name": f"plan-{plan.plan_id}-1"},
+        "spec": {**stolen, "plan": plan.plan_id},
+    })  # fmt: skip
+    try:
+        with pytest.raises(GputideError, match=other.plan_id[:12]):
+            machine("there").get(plan.plan_id)
+    finally:
+        api.delete(f"{PATH}/gpuplanparts/plan-{plan.plan_id}-1")
+        api.delete(f"{path}/plan-{other.plan_id}")
+
+
 def test_approval_that_is_withdrawn_counts_no_more(api: Api, machine: Machine, plan: Plan) -> None:
     here = machine("here")
     here.add(plan)
@@ -259,13 +324,8 @@ def test_web_app_approves_in_the_name_of_who_signed_in_and_only_for_those_who_ma
     here.add(plan)
     with pytest.raises(GputideError, match='User "ann" cannot create resource "gpuapprovals"'):
         here.approve(plan, [1], by="ann", at=NOW)
-    binding = {
-        "apiVersion": "rbac.authorization.k8s.io/v1", "kind": "ClusterRoleBinding",
-        "metadata": {"name": f"ann-{plan.plan_id}"},
-        "roleRef": {"apiGroup": "rbac.authorization.k8s.io", "kind": "ClusterRole", "name": "gputide-approver"},
-        "subjects": [{"kind": "User", "name": "ann", "apiGroup": "rbac.authorization.k8s.io"}],
-    }  # fmt: skip
-    api.create(ROLES, binding)
+    person = {"kind": "User", "name": "ann", "apiGroup": "rbac.authorization.k8s.io"}
+    api.create(ROLES, approver_binding(f"ann-{plan.plan_id}", person))
     try:
         until(lambda: approves(here, plan, "ann"), "ann may approve", 60.0)
     finally:

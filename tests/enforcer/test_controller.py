@@ -53,7 +53,8 @@ class World:
         self.tools: RunContext = some_tools(self.cluster, folder, wishes=self.plans, guard=NEEDS_APPROVAL)
         self.states: list[str] = []
         reconciler = Reconciler(a_rollout(self.tools), self.plans, lambda _, status: self.states.append(status.state))
-        metrics = ControllerMetrics(OwnMetrics("controller"))
+        self.own = OwnMetrics("controller")
+        metrics = ControllerMetrics(self.own)
         self.controller = Controller(self.plans, self.tools.journal, reconciler, metrics, lambda: self.now)
 
     def want(self, *stages: int) -> None:
@@ -172,6 +173,9 @@ def test_plan_that_is_refused_is_tried_again_later_and_at_once_when_it_is_approv
         assert not world.controller.look()
         tried.append(len(world.states) > before)
     assert 2 <= sum(tried) <= 12
+    shown = world.own.text().decode()
+    assert f'gputide_controller_reconcile_errors_total{{error="refused"}} {sum(tried):.1f}' in shown
+    assert "gputide_controller_plans_waiting 1.0" in shown
     world.plans.approve(standard_plan(), [1], by="bob", at=NOW)
     assert world.controller.look()
     assert where(world.cluster) == STAGE_1

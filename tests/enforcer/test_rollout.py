@@ -488,7 +488,7 @@ def test_workload_whose_policy_opts_out_is_refused_but_where_its_own_mark_says_o
     guard = OpenGuard(GuardPolicy(gaps_allowed=True))
     guard.check_cluster(standard_plan(), (1, 2), take_snapshot(cluster), None, [])
     cluster.create({"kind": "GpuPolicy", "metadata": {"namespace": "team", "name": "p"}, "spec": spec})
-    why = "team/Deployment/a has gputide.io/opt-out=true by GpuPolicy p of its namespace"
+    why = "team/Deployment/a has gputide.io/opt-out=true by GpuPolicy team/p"
     refused(tmp_path, standard_plan(), why, cluster=cluster)
     wish(cluster, "Deployment", "a", "gputide.io/opt-out", "false")
     guard.check_cluster(standard_plan(), (1, 2), take_snapshot(cluster), None, [])

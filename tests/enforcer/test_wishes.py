@@ -11,7 +11,7 @@ from enforcer.cluster import FieldChange
 from enforcer.safety.guard import GuardPolicy
 from enforcer.simulated.cluster import SimulatedCluster
 from enforcer.snapshot import take_snapshot
-from enforcer.wishes import POLICY_KIND, Wishes
+from enforcer.wishes import Wishes
 from fleet.errors import Refused
 from fleet.gpu_policy import POLICIES_MAX, gpu_policy
 from fleet.inventory import OPT_OUT_LABEL, WorkloadId, is_yes
@@ -29,7 +29,7 @@ def note(cluster: SimulatedCluster, kind: str, name: str, field: str, value: str
 
 def policy(cluster: SimulatedCluster, **spec: object) -> None:
     metadata = {"namespace": "team", "name": "p"}
-    cluster.create({"apiVersion": "gputide.io/v1alpha1", "kind": POLICY_KIND, "metadata": metadata, "spec": spec})
+    cluster.create({"apiVersion": "gputide.io/v1alpha1", "kind": "GpuPolicy", "metadata": metadata, "spec": spec})
 
 
 def guarded(cluster: SimulatedCluster) -> None:

@@ -9,6 +9,7 @@ from exporter.allocation.manifest import LABELS_MAX
 from exporter.allocation.state import Allocation
 from exporter.cluster.reader import Watched
 from fleet.gpu_policy import POLICIES_MAX
+from fleet.inventory import BY_POLICY_LABEL
 from fleet.schema import GRANT_LABELS
 from tests.exporter.allocation_manifests import Manifest, drop, grant, node, pod, rows, take
 
@@ -29,7 +30,7 @@ def allocation_of(**labels: str) -> Allocation:
 def own_labels(allocation: Allocation) -> dict[str, str]:
     (labels,) = rows(allocation)["gputide_slice_info"]
     found: dict[str, str] = json.loads(labels[GRANT_LABELS.index("labels")])
-    return {key: value for key, value in found.items() if key.startswith("gputide.io/")}
+    return {key: value for key, value in found.items() if key.startswith("gputide.io/") and key != BY_POLICY_LABEL}
 
 
 def test_policy_that_comes_changes_and_goes_is_followed() -> None:
@@ -68,3 +69,12 @@ def test_pod_of_more_labels_than_are_kept_is_selected_by_any_of_them() -> None:
     allocation = allocation_of(**{f"l{number}": "x" for number in range(LABELS_MAX)})
     take(allocation, POLICIES, policy(optOut=True, selector={"matchLabels": {"app": "web"}}))
     assert own_labels(allocation) == {"gputide.io/opt-out": "true"}
+
+
+def test_policy_of_the_cluster_reaches_every_pod_and_no_label_loosens_it() -> None:
+    allocation = allocation_of(**{"gputide.io/isolation": "soft", BY_POLICY_LABEL: '{"": []}'})
+    base = {"metadata": {"name": "base"}, "spec": {"isolation": "hard"}}
+    take(allocation, Watched.CLUSTER_POLICIES, base)
+    assert own_labels(allocation) == {"gputide.io/isolation": "hard"}
+    drop(allocation, Watched.CLUSTER_POLICIES, base)
+    assert own_labels(allocation) == {"gputide.io/isolation": "soft"}

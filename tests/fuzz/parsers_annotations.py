@@ -10,6 +10,7 @@ from typing import Any
 from enforcer.admission import PlannedSeat, parse_seats, seats_text
 from exporter.attribution.cgroup import container_id_of_status, parse_cgroup
 from fleet.errors import Misconfigured
+from fleet.gpu_policy import deciders, with_policies
 from fleet.grammars.ascend import parse_ascend_grants
 from fleet.grammars.device_ids import parse_device_id
 from fleet.grammars.hami import parse_devices_allocated, parse_node_register
@@ -20,6 +21,7 @@ from fleet.grammars.mig import parse_mig_allocations
 from fleet.grammars.vendors import parse_vendor_allocations
 from fleet.grammars.vgpumanager import parse_vgpu_allocation, parse_vgpu_register
 from fleet.grammars.volcano import parse_volcano_ids, parse_volcano_register
+from fleet.inventory import BY_POLICY_LABEL
 from fleet.units import parse_bytes, parse_duration, parse_money, parse_quantity, parse_time
 from tests.fuzz.parsers import Parser, text_of
 
@@ -100,6 +102,11 @@ ANNOTATIONS: tuple[Parser, ...] = (
         {"metax-tech.com/gpu-devices-allocated": f'[[{{"uuid":"{CARD}","compute":30,"vRam":16384}}]]'},
         {"hami.io/Ascend910B-devices-allocated": "u-1,Ascend910B,32768,50:;",
          "huawei.com/Ascend910B": '[{"UUID":"u-1","temp":"vir10_3c_32g"}]'},
+    ),
+    _of_text(
+        "policy-note",
+        lambda text: (deciders({BY_POLICY_LABEL: text}), with_policies({BY_POLICY_LABEL: text}, [], "team")),
+        json.dumps({"": [], "gputide.io/opt-out": ["GpuPolicy team/web", "false"]}),
     ),
     _of_text("planned-seats", parse_seats, seats_text({
         "web-0": PlannedSeat(node="n1", cards=(CARD,), limits=(("nvidia.com/gpumem", "4096"), ("nvidia.com/gpu", None)))

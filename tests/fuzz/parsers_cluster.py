@@ -81,6 +81,7 @@ _SPECIMENS: dict[Watched, tuple[dict[str, Any], ...]] = {
         "selector": {"matchLabels": {"app": "web"}, "matchExpressions": [
             {"key": "tier", "operator": "In", "values": ["a", "b"]}]},
         "optOut": False, "latencyCritical": True, "minReplicasWarm": 2, "isolation": "hard"}},),
+    Watched.CLUSTER_POLICIES: ({"metadata": {"name": "base"}, "spec": {"optOut": False, "minReplicasWarm": 1}},),
 }  # fmt: skip
 _KUBECONFIG = {
     "current-context": "c", "contexts": [{"name": "c", "context": {"cluster": "k", "user": "u"}}],

@@ -17,6 +17,7 @@ from enforcer.backends.vgpumanager import _merged as with_vgpu_entries
 from enforcer.kubernetes.seat_claims import GIVEN_ANNOTATION
 from enforcer.kubernetes.seat_claims import _given as seats_given
 from enforcer.manifest import json_taken_back
+from enforcer.policy_follower import Planned
 from enforcer.record.fingerprint import _before_us as before_us
 from enforcer.rollout.held_mark import HELD_ANNOTATION, released
 from fleet.data_folder import DataFolder
@@ -116,6 +117,8 @@ def kept_parsers() -> tuple[Parser, ...]:
         _of("sleepers", of_file(remembered_sleepers, "sleepers.json"), [["u-1", "main"]]),
         _of("folder-stamp", _in_folder("FORMAT.json", lambda folder: read_stamp(folder.path)),
             {"schema_version": 1, "role": "data"}),
+        _of("policies-followed", _in_folder("policies.json", lambda folder: Planned(folder.policies)),
+            {"GpuPolicy team/web": ["0" * 64, "1" * 64]}),
         _of("replay-clock", _in_folder("clock.json", read_replay_clock),
             {"now": "2026-01-12T08:30:00Z", "trace": "t", "cluster": "c1"}),
         _of("scanned-backends", _in_folder("scanned-backends.json", scanned_backends), {"c1": "hami"}),

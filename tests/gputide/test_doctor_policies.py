@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from enforcer.simulated.cluster import SimulatedCluster
-from enforcer.wishes import POLICY_KIND
+from enforcer.wishes import policies_in
 from fleet.gpu_policy import POLICIES_MAX
 from gputide.doctor.cluster import policies
 from gputide.doctor.finding import Area, Diagnosis, a_check, diagnosed
@@ -15,11 +15,11 @@ from tests.enforcer.builders import a_cluster
 def some_policies(cluster: SimulatedCluster, namespace: str, count: int) -> None:
     for number in range(count):
         metadata = {"namespace": namespace, "name": f"p{number}"}
-        cluster.create({"kind": POLICY_KIND, "metadata": metadata, "spec": {}})
+        cluster.create({"kind": "GpuPolicy", "metadata": metadata, "spec": {}})
 
 
 def look(cluster: SimulatedCluster) -> tuple[Diagnosis, ...]:
-    return diagnosed(a_check(Area.CLUSTER, "policies", lambda: policies(cluster.list_objects(POLICY_KIND)), ""))
+    return diagnosed(a_check(Area.CLUSTER, "policies", lambda: policies(policies_in(cluster.list_objects)), ""))
 
 
 def test_only_the_namespace_with_too_many_policies_is_named(tmp_path: Path) -> None:

@@ -11,7 +11,8 @@ from typing import Any
 import pytest
 
 from fleet.data_folder import DataFolder
-from fleet.inventory import NODE_MODE_LABEL, WorkloadId
+from fleet.gpu_policy import deciders, own_labels
+from fleet.inventory import BY_POLICY_LABEL, LATENCY_CRITICAL_LABEL, NODE_MODE_LABEL, OPT_OUT_LABEL, WorkloadId
 from fleet.settings.settings import ClusterChoice, Settings
 from fleet.usage import History
 from gputide.container.live_nodes import with_live_nodes
@@ -19,6 +20,7 @@ from tests.enforcer.scripted_api import Heard, ScriptedApi, Told
 from tests.gputide.conftest import CUT, Program
 from tests.recommender.builders import Service, cluster
 
+GROUP = "/apis/gputide.io/v1alpha1"
 NODES = {"node-0": {NODE_MODE_LABEL: "whole", "zone": "b"}, "node-1": {"zone": "a"}, "node-2": {}}
 IN_ZONE_A = {"matchExpressions": [{"key": "zone", "operator": "In", "values": ["a"]}]}
 AFFINITY = {"nodeAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": {"nodeSelectorTerms": [IN_ZONE_A]}}}
@@ -46,12 +48,24 @@ def asked(tmp_path: Path, refused: str | None) -> tuple[History, tuple[str, ...]
             return listed(*(
                 {"metadata": {"namespace": "team", "name": name}, "spec": spec} for name, spec in specs.items()
             ))  # fmt: skip
+        if heard.path == GROUP:
+            return Told(document={"resources": [{"name": "clustergpupolicies"}]})
+        if heard.path == f"{GROUP}/clustergpupolicies":
+            return listed({"metadata": {"name": "base"}, "spec": {"latencyCritical": True}})
+        if heard.path == "/apis/gputide.io":
+            return Told(document={"versions": [{"version": "v1alpha1"}]})
         return Told(status=403, document={"kind": "Status", "message": f"{heard.path} is none of these"})
 
     names = (*WORDS, *(f"nonsense-{number}" for number in range(len(NONSENSE))))
     history = cluster(*(Service(name=name) for name in names))
     node = replace(history.inventory.nodes[0], labels=((NODE_MODE_LABEL, "vgpu"), ("zone", "a")))
-    history = replace(history, inventory=replace(history.inventory, nodes=(node,)))
+    stale = {LATENCY_CRITICAL_LABEL: "true", OPT_OUT_LABEL: "true"}
+    note = json.dumps(
+        {OPT_OUT_LABEL: ["GpuPolicy team/gone"], LATENCY_CRITICAL_LABEL: ["GpuPolicy team/gone", "false"]}
+    )
+    labels = tuple(sorted({**stale, BY_POLICY_LABEL: note}.items()))
+    grants = tuple(replace(grant, labels=labels) for grant in history.inventory.grants)
+    history = replace(history, inventory=replace(history.inventory, nodes=(node,), grants=grants))
     with closing(ScriptedApi(tmp_path, script)) as api:
         settings = Settings.model_validate(
             {
@@ -73,6 +87,21 @@ def test_nodes_are_in_the_modes_that_the_cluster_says_now_and_keep_their_other_l
     assert [note.split(" selects ")[0].removeprefix("which nodes ") for note in notes] == [
         f"team/Deployment/nonsense-{number}" for number in range(len(NONSENSE))
     ]
+
+
+def test_pods_carry_what_policies_decide_now_and_not_what_one_that_is_gone_did(tmp_path: Path) -> None:
+    found, _ = asked(tmp_path, refused=None)
+    labels = dict(found.inventory.grants[0].labels)
+    assert deciders(labels) == {LATENCY_CRITICAL_LABEL: "ClusterGpuPolicy base"}
+    assert own_labels(labels) == {LATENCY_CRITICAL_LABEL: "false"}
+    assert OPT_OUT_LABEL not in labels
+
+
+def test_policies_that_may_not_be_read_stay_as_they_were_collected(tmp_path: Path) -> None:
+    found, notes = asked(tmp_path, refused=f"{GROUP}/clustergpupolicies")
+    assert labels_of(found)[NODE_MODE_LABEL] == "whole"
+    assert dict(found.inventory.grants[0].labels)[OPT_OUT_LABEL] == "true"
+    assert notes[-1].startswith("policies are those that were collected")
 
 
 def test_selector_and_affinity_of_a_template_leave_nodes_out(tmp_path: Path) -> None:

@@ -256,7 +256,7 @@ class KubernetesApi:
             known = None if is_fresh else self._served.get(resource.resource)
         if known is not None and (known[0] is not None or time.monotonic() - known[1] < _ABSENT_SECONDS):
             return known[0]
-        found = next((version for version in resource.versions if self._serves(resource, version)), None)
+        found = next((version for version in resource.versions if self.serves(resource, version)), None)
         with self._lock:
             self._served[resource.resource] = (found, time.monotonic())
         return found
@@ -318,7 +318,8 @@ class KubernetesApi:
             return body
         raise self._refused(deed, answer.status, body, answer.retry_after)
 
-    def _serves(self, resource: ApiResource, version: str) -> bool:
+    def serves(self, resource: ApiResource, version: str) -> bool:
+        """Whether the server serves a kind in a version now."""
         deed = Deed(verb="get", resource=f"{resource.group}/{version}", word="discover")
         answer = self.get(deed, resource.prefix(version))
         listed = None if answer is None else answer.get("resources")

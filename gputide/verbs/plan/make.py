@@ -78,6 +78,16 @@ def make(
     scope = PlanScope(only=only, namespace=namespace, moves_max=max_moves)
     if what_if:
         return supposed(session, what_if, scope, cluster)
+    return plan_answer(*kept_plan(session, scope, cluster))
+
+
+def kept_plan(session: Session, scope: PlanScope, cluster: str | None) -> tuple[Plan, tuple[str, ...]]:
+    """Make a plan, seal and keep it; with notes for who asked.
+
+    Raises:
+        NotEnoughData: there is no history.
+        Misconfigured: nothing is known of that cluster.
+    """
     session, as_planned = as_scanned(session, cluster)
     planner = _Planner(scope=scope, cluster=cluster)
     found = load_planned(session, cluster)
@@ -91,14 +101,13 @@ def make(
     plan = seal_plan(plan)
     with writing(folder):
         keep_plan(folder, session.settings, plan)
-    notes = (
+    return plan, (
         *as_planned,
         *unread,
         *silence_note(plan.cluster, since),
         *longer_steps_note(found.history.slices.step_seconds, found.source_seconds),
         *tiers_promised(plan, session.settings.guarantees),
     )
-    return plan_answer(plan, notes)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

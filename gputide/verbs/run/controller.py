@@ -53,7 +53,7 @@ def controller(
             raise Misconfigured("cannot control a simulated cluster: set enforcer.cluster=kubernetes")
         opened.enter_context(metrics.api_requests.following(lambda: enforcer.cluster.requests))
         holder = f"gputide controller {os.getpid()} on {socket.gethostname()}"
-        leadership = Leadership(enforcer.cluster.controller, holder, metrics)
+        leadership = Leadership(enforcer.cluster.controller, holder, metrics.is_leader.set)
         leadership.start()
         opened.callback(leadership.stop)
         own = own_cluster(folder, settings)

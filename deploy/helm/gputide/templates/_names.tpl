@@ -97,3 +97,106 @@ gputide.io/volume: {{ include "gputide.claim" . | trunc 63 | trimAll "-." | quot
 {{- define "gputide.makesKind" -}}
 {{- if (index . 0).Values.enforcer.enabled }}{{ include "gputide.ownsKind" . }}{{ end }}
 {{- end }}
+
+{{/* A kind of policies: of a namespace, or of the cluster. */}}
+{{- define "gputide.policyKind" }}
+apiVersion: apiextensions.k8s.io/v1
+kind: CustomResourceDefinition
+metadata:
+  name: {{ .plural }}.gputide.io
+  labels:
+    {{- include "gputide.labels" (list .root "cluster-exporter") | nindent 4 }}
+  annotations:
+    helm.sh/resource-policy: keep
+spec:
+  group: gputide.io
+  scope: {{ .scope }}
+  names: {kind: {{ .kind }}, listKind: {{ .kind }}List, plural: {{ .plural }}, singular: {{ .singular }}, categories: [gputide]}
+  versions:
+    - name: v1alpha1
+      served: true
+      storage: true
+      subresources: {status: {}}
+      additionalPrinterColumns:
+        - {name: Opt-Out, type: boolean, jsonPath: .spec.optOut}
+        - {name: Latency-Critical, type: boolean, jsonPath: .spec.latencyCritical}
+        - {name: Warm, type: integer, jsonPath: .spec.minReplicasWarm, description: Replicas that are kept warm.}
+        - {name: Isolation, type: string, jsonPath: .spec.isolation}
+        - {name: Workloads, type: integer, jsonPath: .status.workloads, description: Workloads that it speaks of.}
+        - {name: Conflict, type: string, jsonPath: '.status.conditions[?(@.type=="Conflict")].status'}
+        - {name: Planned, type: string, jsonPath: '.status.conditions[?(@.type=="Planned")].status'}
+        - {name: Plan, type: string, jsonPath: .status.plan, priority: 1}
+        - {name: Age, type: date, jsonPath: .metadata.creationTimestamp}
+      schema:
+        openAPIV3Schema:
+          type: object
+          required: [spec]
+          description: >-
+            {{ .says }} Field by field the most specific policy decides: one with a selector before one of its
+            namespace; of two of one level the most careful counts.
+          properties:
+            spec:
+              type: object
+              x-kubernetes-validations:
+                - rule: "has(self.optOut) || has(self.latencyCritical) || has(self.minReplicasWarm) || has(self.isolation)"
+                  message: a policy asks for one thing at least
+              properties:
+                {{- if eq .scope "Namespaced" }}
+                selector:
+                  type: object
+                  description: Pods that it speaks of, by their labels; all of the namespace where it is absent.
+                  properties:
+                    matchLabels:
+                      type: object
+                      maxProperties: 32
+                      additionalProperties: {type: string, maxLength: 63}
+                    matchExpressions:
+                      type: array
+                      maxItems: 32
+                      items:
+                        type: object
+                        required: [key, operator]
+                        properties:
+                          key: {type: string, maxLength: 317}
+                          operator: {type: string, enum: [In, NotIn, Exists, DoesNotExist]}
+                          values: {type: array, maxItems: 128, items: {type: string, maxLength: 63}}
+                {{- end }}
+                optOut: {type: boolean, description: Leave the pods alone.}
+                latencyCritical: {type: boolean, description: They answer people and may not be slowed or stopped.}
+                minReplicasWarm: {type: integer, minimum: 0, maximum: 1000000, description: Replicas that never leave.}
+                isolation:
+                  type: string
+                  enum: [soft, hard]
+                  description: With `hard` they share a card with nobody who is not of their namespace and asks the same.
+            status:
+              type: object
+              description: What became of it; gputide writes it.
+              properties:
+                observedGeneration: {type: integer, format: int64}
+                workloads: {type: integer, description: Workloads with cards that it speaks of.}
+                plan: {type: string, maxLength: 253, description: The first GpuPlan that follows it as it is.}
+                inForce:
+                  type: array
+                  description: Its fields that decide, and for how many workloads.
+                  items:
+                    type: object
+                    required: [field, value, workloads]
+                    properties:
+                      field: {type: string}
+                      value: {type: string}
+                      workloads: {type: integer}
+                conditions:
+                  type: array
+                  x-kubernetes-list-type: map
+                  x-kubernetes-list-map-keys: [type]
+                  items:
+                    type: object
+                    required: [type, status, reason, message, lastTransitionTime]
+                    properties:
+                      type: {type: string, enum: [Accepted, Conflict, Overruled, Planned]}
+                      status: {type: string, enum: ["True", "False", Unknown]}
+                      reason: {type: string}
+                      message: {type: string}
+                      observedGeneration: {type: integer, format: int64}
+                      lastTransitionTime: {type: string, format: date-time}
+{{- end }}

@@ -432,3 +432,8 @@ spec:
       - {scopeName: PriorityClass, operator: In, values: [{{ uniq $found | join ", " }}]}
 {{- end }}
 {{- end }}
+
+{{/* Whether a planner follows policies: it reads the volume that the receiver fills, and writes plans to the cluster. */}}
+{{- define "gputide.followsPolicies" -}}
+{{- if and .Values.enforcer.enabled .Values.enforcer.controller .Values.server.enabled .Values.recommend.enabled (eq .Values.source "receiver") }}true{{ end }}
+{{- end }}
