@@ -1,7 +1,8 @@
 """How a verb's answer is printed: a table for people, JSON, CSV, tab-separated text, Excel or YAML for programs.
 
 Every verb that prints data hands over one document (JSON values) and one or more tables (columns and rows) of it;
-the format chosen with `--format` decides which is written, `-o FILE` where to.
+the format chosen with `--format` decides which is written, `-o FILE` where to. What draws tables and writes YAML is
+imported by the verbs that print so: processes that run for long, and every start, do without.
 """
 
 from __future__ import annotations
@@ -15,16 +16,14 @@ from contextvars import ContextVar
 from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
-from typing import Any, TypeVar
-
-import yaml
-from rich.console import Console
-from rich.table import Table
-from rich.text import Text
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from dashboards.spreadsheet import csv_text, excel, tab_separated
 from fleet.durable import unwritable, write_durably
 from fleet.errors import EXIT_FINE, Misconfigured
+
+if TYPE_CHECKING:
+    from rich.text import Text
 
 TABLE_ROWS_MAX = 10
 """Rows of one table, unless everything is shown; the formats for programs print all."""
@@ -173,6 +172,10 @@ def print_answer(answer: Answer, *, form: Format, target: Path | None) -> None:
 
 
 def _table(answer: Answer, target: Path | None) -> str:
+    from rich.console import Console
+    from rich.table import Table
+    from rich.text import Text
+
     stream = io.StringIO()
     is_terminal = sys.stdout.isatty() and target is None
     is_whole = target is not None or _shows_everything.get()
@@ -211,6 +214,8 @@ def _table(answer: Answer, target: Path | None) -> str:
 
 
 def _text(line: str) -> Text:
+    from rich.text import Text
+
     return Text(printable(line))
 
 
@@ -225,6 +230,8 @@ def _json(answer: Answer, _: Path | None) -> bytes:
 
 
 def _yaml(answer: Answer, _: Path | None) -> str:
+    import yaml
+
     return str(yaml.safe_dump(answer.document, sort_keys=False, allow_unicode=True))
 
 

@@ -14,13 +14,13 @@ from typing import Protocol
 
 import typer
 from platformdirs import user_data_path
-from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
 from fleet.data_folder import DataFolder, open_data_folder
 from fleet.errors import Misconfigured
 from fleet.settings.settings import ClusterChoice, Settings, changed_settings
 from gputide.replay.clock import now_of
+
+_KEY_BYTES_MIN = 32
 
 
 class Tick(Protocol):
@@ -48,10 +48,8 @@ class Session:
 
     def folder(self, *, create: bool = False) -> DataFolder:
         """The data folder, checked; made when `create`, and where a real cluster keeps what matters of it."""
-        from gputide.container.ledgers import with_trust
-
         is_copy = self.settings.enforcer.cluster is ClusterChoice.KUBERNETES
-        return with_trust(open_data_folder(self.data_path, create=create or is_copy), self.settings)
+        return _with_trust(open_data_folder(self.data_path, create=create or is_copy), self.settings)
 
     def now(self) -> datetime:
         """The moment all verbs take as now, UTC."""
@@ -73,6 +71,9 @@ class Session:
         if self.is_quiet or not sys.stderr.isatty():
             yield _unseen
             return
+        from rich.console import Console
+        from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+
         columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
         with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
             task = bar.add_task(title, total=None)
@@ -126,3 +127,28 @@ def who() -> str:
 
 def _unseen(done: int, total: int) -> None:
     """Progress that nobody sees."""
+
+
+def _with_trust(folder: DataFolder, settings: Settings) -> DataFolder:
+    """The data folder with the key and the anchor that the settings name.
+
+    Raises:
+        Misconfigured: the key can't be read, is too short, or either lies in the folder.
+    """
+    key_file, anchor_file = settings.enforcer.ledger_key_file, settings.enforcer.ledger_anchor_file
+    for name, path in (("ledger_key_file", key_file), ("ledger_anchor_file", anchor_file)):
+        if path is not None and path.resolve().is_relative_to(folder.path.resolve()):
+            raise Misconfigured(
+                f"cannot use enforcer.{name}={path}: it lies in data folder {folder.path}; name another"
+            )
+    if key_file is None:
+        return replace(folder, anchor_file=anchor_file)
+    try:
+        key = key_file.read_bytes().strip()
+    except OSError as exc:
+        raise Misconfigured(f"cannot read enforcer.ledger_key_file={key_file}: {exc.strerror}") from exc
+    if len(key) < _KEY_BYTES_MIN:
+        raise Misconfigured(
+            f"cannot use enforcer.ledger_key_file={key_file}: it has {len(key)} bytes, fewer than {_KEY_BYTES_MIN}"
+        )
+    return replace(folder, ledger_key=key, anchor_file=anchor_file)

@@ -17,9 +17,8 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import NoReturn
 
-import structlog
-
 from fleet.errors import EXIT_BUG, EXIT_FINE
+from fleet.logs import logger
 
 _M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD, _M_ARENA_MAX = -1, -3, -8
 _HEAP = {_M_TRIM_THRESHOLD: 8 << 20, _M_MMAP_THRESHOLD: 4 << 20, _M_ARENA_MAX: 2}
@@ -34,7 +33,7 @@ HEALTHY_SECONDS = 60.0
 STARTED_SECONDS = 3.0
 """A process that ends in good order within this time could not begin, and its reason holds for all of them."""
 
-_log = structlog.get_logger(__name__)
+_log = logger(__name__)
 
 
 def bound_heap() -> None:

@@ -4,18 +4,17 @@ from __future__ import annotations
 
 from datetime import datetime, timedelta
 
-import structlog
-
 from dashboards.notify.message import Message
 from dashboards.notify.notices import Telling, budget_notices, notices
 from dashboards.notify.team import Team
 from dashboards.queries import Views
 from fleet.errors import GputideError
+from fleet.logs import logger
 from fleet.settings.notify import NoticeTopic
 from fleet.settings.settings import Settings
 from fleet.words import Language, Words
 
-_log = structlog.get_logger()
+_log = logger(__name__)
 
 NEWS_DAYS_MAX = 7
 """Age beyond which news are not sent: a receiver that is set up today gets none of last month."""

@@ -11,13 +11,12 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Generic, TypeVar
 
-import structlog
-
 from dashboards.queries import NotMadeYet
 from fleet.errors import GputideError
+from fleet.logs import logger
 
 T = TypeVar("T")
-_log = structlog.get_logger()
+_log = logger(__name__)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

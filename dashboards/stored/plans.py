@@ -9,8 +9,6 @@ from contextlib import AbstractContextManager
 from dataclasses import replace
 from datetime import datetime
 
-import structlog
-
 from dashboards.queries import (
     ObjectProgress,
     PlanEntry,
@@ -38,11 +36,12 @@ from fleet.data_folder import DataFolder, writing
 from fleet.decisions import Plan
 from fleet.errors import Corrupt, GputideError, Misconfigured, Refused
 from fleet.inventory import WorkloadId
+from fleet.logs import logger
 from fleet.outcomes import ChangePhase
 from fleet.sentences import Sentence, listed, sentence
 from fleet.units import format_percent
 
-_log = structlog.get_logger()
+_log = logger(__name__)
 _PHASES = {
     ProgressPhase.CHANGING: RolloutPhase.APPLYING,
     ProgressPhase.MOVING: RolloutPhase.APPLYING,

@@ -15,12 +15,11 @@ from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 
-import structlog
-
 from enforcer.record.plan_store import PlanStore
 from enforcer.record.savings import planned_cards
 from fleet.decisions import Plan
 from fleet.errors import GputideError
+from fleet.logs import logger
 
 ITEMS_MAX = 1_500_000
 """Cards, slices, recommendations and refusals of all plans in memory: about two gigabytes."""
@@ -29,7 +28,7 @@ QUICK_BYTES_MAX = 4 * 2**20
 """A file up to this size is read at once in a web app too: it takes a third of a second."""
 
 _Stamp = tuple[int, int, int]
-_log = structlog.get_logger()
+_log = logger(__name__)
 
 
 class PlanCache:

@@ -16,6 +16,7 @@ from fleet.data_folder import DataFolder
 from fleet.errors import Misconfigured
 from fleet.settings.pipeline import BusKind
 from fleet.settings.settings import Settings
+from gputide.container.arrow import load_arrow
 from pipeline.bus.bus import BusWriter, DeadLetters, OpenedLane
 from pipeline.bus.bus_awaited import AwaitedBus
 from pipeline.bus.bus_file import FileBus, FileDeadLetters
@@ -128,6 +129,7 @@ def open_bus_writer(folder: DataFolder, settings: Settings, *, lane: int = 0) ->
         Unavailable: brokers can't be reached, or another process writes to the lane.
         Misconfigured: a topic is missing or would lose records.
     """
+    load_arrow()
     if settings.bus.kind is BusKind.FILE:
         with closing(file_bus(folder, settings, lane)) as bus:
             bus.take_writing()
@@ -151,6 +153,7 @@ def open_bus_reader(folder: DataFolder, settings: Settings) -> Iterator[ReadingB
         Unavailable: brokers can't be reached.
         Misconfigured: a topic is missing or would lose records.
     """
+    load_arrow()
     if settings.bus.kind is BusKind.FILE:
         yield ReadingBus(
             lanes=lambda: folder.bus_lanes,

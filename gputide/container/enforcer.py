@@ -298,6 +298,6 @@ class _HarmOfWarehouse:
 def _harm_between(
     folder: DataFolder, settings: Settings, cluster: str | None, since: datetime, until: datetime
 ) -> Mapping[WorkloadId, Harm]:
-    from gputide.container.measured_harm import harm_between  # loads pandas, which a controller does without
+    from gputide.container.measured_harm import harm_between  # loads Arrow and DuckDB, which a controller does without
 
     return harm_between(folder, settings, cluster, since, until)

@@ -1,6 +1,6 @@
-"""What shows that somebody edited the ledgers of a data folder: their key, and where their heads are anchored.
+"""What shows that somebody edited the ledgers of a data folder: where their heads are anchored.
 
-Called by whatever opens the data folder or the enforcer, by doctor and by `gputide admin ledger`.
+Called by whatever opens the enforcer, by doctor and by `gputide admin ledger`.
 """
 
 from __future__ import annotations
@@ -20,34 +20,8 @@ from fleet.logs import logger
 from fleet.settings.settings import ClusterChoice, Settings
 from gputide.container.cluster import open_cluster
 
-_KEY_BYTES_MIN = 32
 _POD_NAMESPACE = Path("/var/run/secrets/kubernetes.io/serviceaccount/namespace")
 _log = logger("gputide.ledgers")
-
-
-def with_trust(folder: DataFolder, settings: Settings) -> DataFolder:
-    """The data folder with the key and the anchor that the settings name.
-
-    Raises:
-        Misconfigured: the key can't be read, is too short, or either lies in the folder.
-    """
-    key_file, anchor_file = settings.enforcer.ledger_key_file, settings.enforcer.ledger_anchor_file
-    for name, path in (("ledger_key_file", key_file), ("ledger_anchor_file", anchor_file)):
-        if path is not None and path.resolve().is_relative_to(folder.path.resolve()):
-            raise Misconfigured(
-                f"cannot use enforcer.{name}={path}: it lies in data folder {folder.path}; name another"
-            )
-    if key_file is None:
-        return replace(folder, anchor_file=anchor_file)
-    try:
-        key = key_file.read_bytes().strip()
-    except OSError as exc:
-        raise Misconfigured(f"cannot read enforcer.ledger_key_file={key_file}: {exc.strerror}") from exc
-    if len(key) < _KEY_BYTES_MIN:
-        raise Misconfigured(
-            f"cannot use enforcer.ledger_key_file={key_file}: it has {len(key)} bytes, fewer than {_KEY_BYTES_MIN}"
-        )
-    return replace(folder, ledger_key=key, anchor_file=anchor_file)
 
 
 def name_of(folder: DataFolder) -> str:

@@ -1,6 +1,6 @@
 """What the warehouse knows of what applied plans saved and harmed.
 
-Loads what reads the warehouse (pandas, DuckDB: more than a hundred megabytes), so it is imported where it is asked.
+Loads what reads the warehouse (Arrow, DuckDB: more than a hundred megabytes), so it is imported where it is asked.
 """
 
 from __future__ import annotations

@@ -143,7 +143,7 @@ def previewed(
     """
     check_own(plan, folder, settings)
     if not is_known(folder, settings):
-        from gputide.container.warehouse import warehouse  # loads pandas, which a controller does without
+        from gputide.container.warehouse import warehouse  # loads Arrow and numba, which a controller does without
 
         inventory = warehouse(folder, settings).inventory(plan.cluster, as_of=plan.created_at)
         return preview_of_history(plan, inventory, stages)

@@ -1,6 +1,6 @@
 """Opens the warehouse that the settings name, and says which cluster's history in it is meant.
 
-What reads and writes tables (pandas, numba, DuckDB) takes seconds to load, so it is imported where a warehouse is
+What reads and writes tables (Arrow, numba, DuckDB) takes seconds to load, so it is imported where a warehouse is
 opened: `gputide apply --abort` and other verbs that open none start without it.
 """
 
@@ -21,6 +21,7 @@ from fleet.logs import logger
 from fleet.settings.pipeline import WarehouseKind
 from fleet.settings.settings import Settings
 from fleet.usage import History
+from gputide.container.arrow import load_arrow
 
 if TYPE_CHECKING:
     from pipeline.rollup.rollup import Rollup
@@ -43,6 +44,7 @@ def warehouse(folder: DataFolder, settings: Settings) -> ParquetReads:
     Raises:
         Misconfigured: they lie on a file system that can't be used.
     """
+    load_arrow()
     from pipeline.warehouse.files import WarehouseFiles
     from pipeline.warehouse.parquet_reads import ParquetReads
     from pipeline.warehouse.row_store import arrow_rows
@@ -60,6 +62,7 @@ def open_warehouse(folder: DataFolder, settings: Settings) -> Iterator[DuckdbWar
     Raises:
         Misconfigured: the driver of Hive is not installed, or Hive can't have tables in that folder.
     """
+    load_arrow()
     path = warehouse_folder(folder, settings)
     if settings.warehouse.kind is WarehouseKind.DUCKDB:
         from pipeline.warehouse.warehouse_duckdb import DuckdbWarehouse

@@ -10,7 +10,6 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 
 from fleet.data_folder import DataFolder
-from fleet.documents import iso
 from fleet.durable import write_durably
 from fleet.errors import Corrupt
 from fleet.json_text import json_value
@@ -48,6 +47,8 @@ def read_replay_clock(folder: DataFolder) -> ReplayClock | None:
 
 def write_replay_clock(folder: DataFolder, clock: ReplayClock) -> None:
     """Set the replay's clock; survives a power cut."""
+    from fleet.documents import iso  # loads plans, which a verb that only asks for the time does without
+
     write_durably(
         folder.clock,
         json.dumps({"now": iso(clock.now), "trace": clock.trace, "cluster": clock.cluster}).encode(),

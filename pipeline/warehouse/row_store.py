@@ -203,7 +203,7 @@ class ArrowRows:
 
     def relation(self, below: Sequence[str]) -> ds.Dataset:
         """A dataset of the files, none of whose columns comes from a name."""
-        import pyarrow.dataset as ds  # noqa: PLC0415 - loads pandas, which a warehouse on a disk does without
+        import pyarrow.dataset as ds  # noqa: PLC0415 - a warehouse on a disk does without
 
         paths = [str(self._base / path) for path in below]
         try:

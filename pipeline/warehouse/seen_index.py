@@ -108,7 +108,7 @@ class SeenIndex:
         rows = self._cache.get(path)
         if rows is None:
             try:
-                table = pq.read_table(self._folder / path, partitioning=None)
+                table = pq.ParquetFile(self._folder / path).read(use_threads=False)
             except (OSError, pa.ArrowException) as exc:
                 raise Corrupt(f"cannot read {self._folder / path}: {exc}") from exc
             rows = SeenRows(

@@ -2,6 +2,8 @@
 
 import io
 import json
+import subprocess
+import sys
 from collections.abc import Iterator
 
 import pytest
@@ -77,3 +79,14 @@ def test_standard_error_that_was_replaced_is_followed(monkeypatch: pytest.Monkey
 def test_an_unknown_level_is_refused() -> None:
     with pytest.raises(Misconfigured, match="'loud'"):
         set_up_logs(level="loud")
+
+
+def test_an_event_of_a_process_that_loaded_no_structlog_yet_follows_the_set_up() -> None:
+    program = (
+        "import sys; from fleet.logs import LogFormat, logger, set_up_logs\n"
+        "set_up_logs(level='warning', log_format=LogFormat.JSON)\n"
+        "assert 'structlog' not in sys.modules\n"
+        "logger('x').info('dropped'); logger('x').warning('kept', count=3)"
+    )
+    run = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    assert [json.loads(line)["event"] for line in run.stderr.splitlines()] == ["kept"]
