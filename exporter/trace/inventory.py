@@ -227,8 +227,8 @@ def _refuse_other_names(path: Path, column: str, values: Sequence[str]) -> None:
     wrong = next((text for text in dict.fromkeys(values) if is_valid is not None and not is_valid(text)), None)
     if wrong is not None:
         raise Corrupt(
-            f"cannot read {path}: column {column} is {wrong[:100]!r} in row {values.index(wrong)}, which Kubernetes has "
-            f"for no name: {words}"
+            f"cannot read {path}: column {column} is {wrong[:100]!r} in row {values.index(wrong)}, which is no "
+            f"name in Kubernetes: {words}"
         )
 
 

@@ -72,7 +72,9 @@ def ends_well(folder: Path, program: Program) -> None:
 @pytest.mark.parametrize("seed", range(3))
 def test_names_of_remote_write_end_no_verb(seed: int, tmp_path: Path, program: Program) -> None:
     chance = random.Random(seed)
-    names = ("workload", "workload_kind") if seed % 2 else ("pod", "namespace", "container", "workload", "workload_kind")
+    names = (
+        ("workload", "workload_kind") if seed % 2 else ("pod", "namespace", "container", "workload", "workload_kind")
+    )
     series = renamed(as_received(FLEET), chance, names, 0.5)
     data = open_data_folder(tmp_path / "data", create=True)
     bus = file_bus(data.bus())
