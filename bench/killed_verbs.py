@@ -1,10 +1,10 @@
 """Verbs that change a cluster, killed (-9) while they run, on the real API server: is there a change without an undo?
 
 A namespace of three Deployments is planned, approved, applied and undone again and again, each verb in a process of its
-own that is killed at a moment of its run time, and called again as an operator would. A verb waits for pods, a watch
-and leases of those who were killed for nine tenths of its time, so several namespaces are at it at once, each with its
-own nodes and lease. What is judged is read from the API server alone, objects and `GpuChange` records, by field names
-that a user sees with `kubectl`.
+own that is killed at a moment of its run time, and called again as an operator would. A verb waits for pods and for its
+watch nine tenths of its time, and a cluster lets one plan be applied at a time, so two clusters are at it at once. What
+is judged is read from the API server alone, objects and `GpuChange` records, by field names that a user sees with
+`kubectl`.
 """
 
 from __future__ import annotations
@@ -23,16 +23,17 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from bench.live_cluster import LiveCluster
+from bench.live_cluster import LiveCluster, live_cluster
 from bench.live_faults import REPLICAS, STAGES, opened, plan_of
 from bench.live_stages import LiveStage
 from bench.safe_matrix.judge import Sight, differences
 from tests.cluster.api import Api, Manifest
+from tests.control_plane import KubernetesPrograms
 
 VERBS = ("approve", "apply", "undo")
 GROUP = "/apis/gputide.io/v1alpha1"
-LANES = 4
-"""Namespaces at once."""
+CLUSTERS = 2
+"""At once."""
 NODES = 2
 NEVER_FEWER = {"maxSurge": 1, "maxUnavailable": 0}
 START_SECONDS, WATCH_SECONDS = 0.3, 1
@@ -66,30 +67,14 @@ class KilledVerbs:
     faults: list[str] = field(default_factory=list)
     seconds: dict[str, float] = field(default_factory=dict)
 
-    def run(self, live: LiveCluster, folder: Path, kills: int, chance: random.Random, deadline: float) -> None:
-        """Kills each of three verbs a third of so many times, or until `deadline`, of time.monotonic()."""
-        rounds = -(-kills // len(VERBS))
-        moments = {verb: spread(rounds, chance) for verb in VERBS}
-        each = [{verb: moments[verb][number] for verb in VERBS} for number in range(rounds)]
-        lanes = [KilledVerbs() for _ in range(min(LANES, rounds))]
+    def run(self, live: LiveCluster, folder: Path, rounds: Sequence[Mapping[str, float]], deadline: float) -> None:
+        """Kills each verb once a round, or until `deadline`, of time.monotonic().
 
-        def one(slot: int) -> None:
-            lanes[slot]._play(live, slot, folder / str(slot), each[slot :: len(lanes)], deadline)
-
-        with ThreadPoolExecutor(len(lanes)) as pool:
-            for played in [pool.submit(one, slot) for slot in range(len(lanes))]:
-                played.result()
-        for lane in lanes:
-            self.kills += lane.kills
-            self.changed += lane.changed
-            self.faults += lane.faults
-            self.seconds = {verb: min(taken, self.seconds.get(verb, taken)) for verb, taken in lane.seconds.items()}
-
-    def _play(
-        self, live: LiveCluster, slot: int, folder: Path, rounds: Sequence[Mapping[str, float]], deadline: float
-    ) -> None:
+        Args:
+            rounds: of each the moment of each verb, as a part of its run time.
+        """
         stage = LiveStage(
-            live=live, slot=slot, name=f"killed-{slot}", folder=folder, start_seconds=START_SECONDS,
+            live=live, slot=0, name="killed", folder=folder, start_seconds=START_SECONDS,
             watch_seconds=WATCH_SECONDS, nodes=NODES, strategy=NEVER_FEWER,
         )  # fmt: skip
         with stage:
@@ -173,6 +158,31 @@ class KilledVerbs:
         said = stage.call(*words)
         if said.returncode != 0:
             raise AssertionError(f"{' '.join(words)} ended with {said.returncode}: {said.stderr.strip()[-500:]}")
+
+
+def run_beside(
+    found: KubernetesPrograms, folder: Path, kills: int, chance: random.Random, deadline: float
+) -> KilledVerbs:
+    """Kills each of three verbs a third of so many times, or until `deadline`, on several clusters at once."""
+    count = -(-kills // len(VERBS))
+    moments = {verb: spread(count, chance) for verb in VERBS}
+    rounds = [{verb: moments[verb][number] for verb in VERBS} for number in range(count)]
+
+    def one(place: int) -> KilledVerbs:
+        own, played = folder / str(place), KilledVerbs()
+        own.mkdir(parents=True)
+        with live_cluster(found, own) as live:
+            played.run(live, own / "stage", rounds[place::CLUSTERS], deadline)
+        return played
+
+    whole = KilledVerbs()
+    with ThreadPoolExecutor(CLUSTERS) as pool:
+        for played in pool.map(one, range(CLUSTERS)):
+            whole.kills += played.kills
+            whole.changed += played.changed
+            whole.faults += played.faults
+            whole.seconds = {verb: min(took, whole.seconds.get(verb, took)) for verb, took in played.seconds.items()}
+    return whole
 
 
 def plan_again(stage: LiveStage) -> None:

@@ -212,7 +212,7 @@ def _rows(path: Path, columns: tuple[TraceColumn, ...]) -> list[dict[str, Any]]:
             check_present(path, column, given, 0)
             values[column.name] = [_plain(value) for value in given.to_pylist()]
             _refuse_empty(path, column, values[column.name])
-            if columns is PODS_COLUMNS:
+            if columns is PODS_COLUMNS and column.name in _NAMES:
                 _refuse_other_names(path, column.name, values[column.name])
     return [dict(zip(values, row, strict=True)) for row in zip(*values.values(), strict=True)]
 
@@ -223,8 +223,8 @@ def _refuse_empty(path: Path, column: TraceColumn, values: Sequence[Any]) -> Non
 
 
 def _refuse_other_names(path: Path, column: str, values: Sequence[str]) -> None:
-    is_valid, words = _NAMES.get(column, (None, ""))
-    wrong = next((text for text in dict.fromkeys(values) if is_valid is not None and not is_valid(text)), None)
+    is_valid, words = _NAMES[column]
+    wrong = next((text for text in dict.fromkeys(values) if not is_valid(text)), None)
     if wrong is not None:
         raise Corrupt(
             f"cannot read {path}: column {column} is {wrong[:100]!r} in row {values.index(wrong)}, which is no "
