@@ -1,8 +1,8 @@
 """A search for bodies that cost a receiver most: shapes are changed at random, and those that cost more are kept.
 
-A shape says what a body is made of; what it costs is what the running program takes for it: processor time of its
-threads, and how far its resident memory rises. Three aims, each with shapes of its own that are best so far: processor
-time, memory, and both per byte that is sent. Seeds are drawn shapes and the bodies of `bench.hostile_senders`, cut,
+A shape says what a body is made of; what it costs is what the running program takes for it: processor time, in ticks of
+10 ms, and how far its resident memory rises. Four aims, each with bodies of its own that are worst so far: processor
+time, memory, and each of them per byte that is sent. Seeds are drawn shapes and the bodies of `bench.hostile_senders`, cut,
 doubled and spliced below snappy. Used by the bar `trust-ceiling --search SECONDS`.
 """
 
@@ -103,7 +103,8 @@ def search(receiver: RunningReceiver, seconds: float, seed: int) -> list[Found]:
     Raises:
         SystemExit: the receiver is gone, or does not answer within a minute; the body lies in a file beside.
     """
-    random, best = Random(seed), [[] for _ in range(4)]  # type: list[list[Found]]
+    random = Random(seed)
+    best: list[list[Found]] = [[] for _ in range(4)]
     ends = time.monotonic() + seconds
     for number, (kind, body, shape) in enumerate(_tried(random, best)):
         if time.monotonic() > ends:
@@ -123,9 +124,9 @@ def _tried(random: Random, best: list[list[Found]]) -> Iterator[tuple[str, Body,
     while True:
         parent = random.choice(random.choice(best))
         if parent.shape is None and random.random() < 0.5:
-            version, body = parent.body
+            version, sent = parent.body
             try:
-                raw = bytes(cramjam.snappy.decompress_raw(body))
+                raw = bytes(cramjam.snappy.decompress_raw(sent))
             except cramjam.DecompressionError:
                 continue
             yield "spliced", (version, packed(_spliced(raw, random)[:RAW_BYTES_MAX])), None
@@ -141,7 +142,7 @@ def _changed(shape: Shape, random: Random) -> Shape:
         name = random.choice([one.name for one in fields(Shape)])
         value, most = getattr(shape, name), _MOST[name]
         drawn = random.choice((0, 1, most, value * 2, value * 8, value // 2, value + 1, random.randint(0, most)))
-        shape = replace(shape, **{name: min(most, max(name == "version", drawn))})
+        shape = replace(shape, **{name: min(most, max(int(name == "version"), drawn))})
     return shape
 
 
@@ -165,11 +166,12 @@ def made(shape: Shape, random: Random) -> Body:
             shape.metadata * 100
         )
     marker, series = b"%012d" % first, b"".join(pieces)
-    raw = [head]
+    raw, whole_bytes = [head], len(head)
     for turn in range(-(-shape.series // max(1, len(pieces)))):
         is_new = turn * len(pieces) < shape.distinct
         raw.append(series.replace(marker[:6], b"%06d" % random.randrange(10**6)) if is_new and turn else series)
-        if sum(map(len, raw)) > RAW_BYTES_MAX:
+        whole_bytes += len(series)
+        if whole_bytes > RAW_BYTES_MAX:
             break
     whole = b"".join(raw)[:RAW_BYTES_MAX]
     for _ in range(shape.splices):
@@ -239,9 +241,8 @@ def _snappy(raw: bytes, form: int) -> bytes:
 
 
 def _measured(receiver: RunningReceiver, name: str, body: Body, shape: Shape | None) -> Found:
-    process = Path(f"/proc/{receiver.pid}")
-    (process / "clear_refs").write_text("5")  # VmHWM begins anew (man 5 proc)
-    cpu, resident = _cpu_seconds(process), receiver.rss_bytes()
+    Path(f"/proc/{receiver.pid}/clear_refs").write_text("5")  # VmHWM begins anew (man 5 proc)
+    cpu, resident = receiver.cpu_seconds(), receiver.rss_bytes()
     version, data = body
     headers = HEADERS if version is Version.V2 else HEADERS | {"Content-Type": "application/x-protobuf"}
     connection = http.client.HTTPConnection(*receiver.address, timeout=60)
@@ -255,14 +256,9 @@ def _measured(receiver: RunningReceiver, name: str, body: Body, shape: Shape | N
     finally:
         connection.close()
     return Found(
-        name=name, body=body, shape=shape, cpu_seconds=_cpu_seconds(process) - cpu,
+        name=name, body=body, shape=shape, cpu_seconds=receiver.cpu_seconds() - cpu,
         memory_bytes=max(0, receiver.rss_bytes("VmHWM") - resident),
     )  # fmt: skip
-
-
-def _cpu_seconds(process: Path) -> float:
-    """What its threads took, to the nanosecond (Documentation/scheduler/sched-stats.rst)."""
-    return sum(int(task.read_text().split()[0]) for task in process.glob("task/*/schedstat")) / 1e9
 
 
 def write(found: list[Found], folder: Path) -> None:
