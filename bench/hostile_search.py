@@ -2,7 +2,7 @@
 
 A shape says what a body is made of; what it costs is what the running program takes for it: processor time, in ticks of
 10 ms, and how far its resident memory rises. Four aims, each with bodies of its own that are worst so far: processor
-time, memory, and each of them per byte that is sent. Seeds are drawn shapes and the bodies of `bench.hostile_senders`, cut,
+time, memory, and each of them per byte that is sent. Seeds are shapes, and bodies of `bench.hostile_senders`, cut,
 doubled and spliced below snappy. Used by the bar `trust-ceiling --search SECONDS`.
 """
 
