@@ -1,8 +1,10 @@
 """Verbs that change a cluster, killed (-9) while they run, on the real API server: is there a change without an undo?
 
-One namespace of three Deployments is planned, approved, applied and undone again and again, each verb in a process of
-its own that is killed at a moment of its run time, and called again as an operator would. What is judged is read from
-the API server alone, objects and `GpuChange` records, by field names that a user sees with `kubectl`.
+A namespace of three Deployments is planned, approved, applied and undone again and again, each verb in a process of its
+own that is killed at a moment of its run time, and called again as an operator would. A verb waits for pods and for its
+watch nine tenths of its time, and a cluster lets one plan be applied at a time, so two clusters are at it at once. What
+is judged is read from the API server alone, objects and `GpuChange` records, by field names that a user sees with
+`kubectl`.
 """
 
 from __future__ import annotations
@@ -14,20 +16,24 @@ import subprocess
 import time
 import zlib
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from bench.live_cluster import LiveCluster
+from bench.live_cluster import LiveCluster, live_cluster
 from bench.live_faults import REPLICAS, STAGES, opened, plan_of
 from bench.live_stages import LiveStage
 from bench.safe_matrix.judge import Sight, differences
 from tests.cluster.api import Api, Manifest
+from tests.control_plane import KubernetesPrograms
 
 VERBS = ("approve", "apply", "undo")
 GROUP = "/apis/gputide.io/v1alpha1"
+CLUSTERS = 2
+"""At once."""
 NODES = 2
 NEVER_FEWER = {"maxSurge": 1, "maxUnavailable": 0}
 START_SECONDS, WATCH_SECONDS = 0.3, 1
@@ -61,8 +67,12 @@ class KilledVerbs:
     faults: list[str] = field(default_factory=list)
     seconds: dict[str, float] = field(default_factory=dict)
 
-    def run(self, live: LiveCluster, folder: Path, kills: int, chance: random.Random, deadline: float) -> None:
-        """Kills each of three verbs a third of so many times, or until `deadline`, of time.monotonic()."""
+    def run(self, live: LiveCluster, folder: Path, rounds: Sequence[Mapping[str, float]], deadline: float) -> None:
+        """Kills each verb once a round, or until `deadline`, of time.monotonic().
+
+        Args:
+            rounds: of each the moment of each verb, as a part of its run time.
+        """
         stage = LiveStage(
             live=live, slot=0, name="killed", folder=folder, start_seconds=START_SECONDS,
             watch_seconds=WATCH_SECONDS, nodes=NODES, strategy=NEVER_FEWER,
@@ -70,12 +80,10 @@ class KilledVerbs:
         with stage:
             before = Sight.of(live.api, stage.name)
             self._unkilled(stage, before)
-            rounds = -(-kills // len(VERBS))
-            moments = {verb: spread(rounds, chance) for verb in VERBS}
-            for number in range(rounds):
+            for number, moments in enumerate(rounds):
                 if time.monotonic() > deadline:
                     break
-                self._round(stage, before, {verb: moments[verb][number] for verb in VERBS}, number)
+                self._round(stage, before, moments, number)
                 if self.faults:
                     # What is left of one round would be blamed on the next.
                     break
@@ -152,6 +160,31 @@ class KilledVerbs:
             raise AssertionError(f"{' '.join(words)} ended with {said.returncode}: {said.stderr.strip()[-500:]}")
 
 
+def run_beside(
+    found: KubernetesPrograms, folder: Path, kills: int, chance: random.Random, deadline: float
+) -> KilledVerbs:
+    """Kills each of three verbs a third of so many times, or until `deadline`, on several clusters at once."""
+    count = -(-kills // len(VERBS))
+    moments = {verb: spread(count, chance) for verb in VERBS}
+    rounds = [{verb: moments[verb][number] for verb in VERBS} for number in range(count)]
+
+    def one(place: int) -> KilledVerbs:
+        own, played = folder / str(place), KilledVerbs()
+        own.mkdir(parents=True)
+        with live_cluster(found, own) as live:
+            played.run(live, own / "stage", rounds[place::CLUSTERS], deadline)
+        return played
+
+    whole = KilledVerbs()
+    with ThreadPoolExecutor(CLUSTERS) as pool:
+        for played in pool.map(one, range(CLUSTERS)):
+            whole.kills += played.kills
+            whole.changed += played.changed
+            whole.faults += played.faults
+            whole.seconds = {verb: min(took, whole.seconds.get(verb, took)) for verb, took in played.seconds.items()}
+    return whole
+
+
 def plan_again(stage: LiveStage) -> None:
     """Keeps a new plan, approved by nobody."""
     cluster = opened(stage.live.kubeconfig, stage.name)
@@ -165,7 +198,8 @@ def plan_again(stage: LiveStage) -> None:
 def words_of(stage: LiveStage, verb: str) -> tuple[str, ...]:
     """A verb as it is typed; the writer approves nothing, so an administrator does."""
     if verb == "approve":
-        return "--set", f"enforcer.kubeconfig={stage.live.plane.kubeconfig()}", "plan", "approve"
+        administrator = f"enforcer.kubeconfig={stage.live.plane.kubeconfig()}"
+        return "--set", administrator, "plan", "approve", "--plan", stage.planned.plan_id
     return verb, "--plan", stage.planned.plan_id, "--yes"
 
 

@@ -15,6 +15,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from fleet.inventory import WorkloadId
+from fleet.object_names import can_own
 from fleet.workload_kinds import NO_WORKLOADS, OWNER_LINKS_MAX, TEMPLATE_HASHES
 
 MAKERS = (
@@ -52,8 +53,9 @@ def controller_of(manifest: Mapping[str, Any]) -> tuple[str, str] | None:
     """Kind and name of an object's controller; None where it has none."""
     references = manifest["metadata"].get("ownerReferences") or ()
     for reference in references:
-        if reference.get("controller", len(references) == 1) and reference.get("kind") not in NO_WORKLOADS:
-            return str(reference["kind"]), str(reference["name"])
+        kind, name = str(reference.get("kind")), str(reference.get("name"))
+        if reference.get("controller", len(references) == 1) and kind not in NO_WORKLOADS and can_own(kind, name):
+            return kind, name
     return None
 
 

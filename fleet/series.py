@@ -27,6 +27,7 @@ from fleet.further_exporters import (
     is_amd_exporter,
     is_of_whole_card,
 )
+from fleet.object_names import can_own
 from fleet.schema import CARD_MEASURES, SLICE_MEASURES, Measure
 from fleet.server_series import SERVER_METRICS, SERVER_READINGS, ServerFacts, recorded_name, server_facts
 
@@ -476,8 +477,8 @@ def _owner(name: str, labels: Mapping[str, str]) -> SeriesMeaning | None:
     owned = _first(labels, name_labels)
     namespace = _first(labels, ("exported_namespace", "namespace"))
     owner_kind, owner_name = labels.get("owner_kind"), labels.get("owner_name")
-    # kube-state-metrics writes "<none>" for an object that nobody owns.
-    if not (owned and namespace and owner_kind and owner_name) or "<none>" in (owner_kind, owner_name):
+    # kube-state-metrics writes "<none>" for an object that nobody owns, which is no name either.
+    if not (owned and namespace and owner_kind and owner_name and can_own(owner_kind, owner_name)):
         return None
     identity = SeriesIdentity(
         cluster=_first(labels, ("cluster",)), namespace=namespace, pod=owned if kind == "Pod" else None

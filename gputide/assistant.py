@@ -6,24 +6,18 @@ and is ended when its time is over. Called by `gputide run assistant` and `gputi
 
 from __future__ import annotations
 
-import threading
-from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from importlib.util import find_spec
-from multiprocessing import get_context
-from multiprocessing.connection import Connection
 from typing import TYPE_CHECKING, Any
 
 from dashboards.assistant.tool import CLUSTER, LIMIT, Found, Question, Tool, listed, rows
-from fleet import errors
-from fleet.documents import document
-from fleet.errors import GputideError, Misconfigured, Unavailable
+from fleet.errors import Misconfigured
 from fleet.money.charges import Owner
 from fleet.money.unit_costs import unit_costs
 from fleet.settings.price_book import with_price_book
 from fleet.units import parse_time
-from gputide.container.workers import end_with_parent
 from gputide.session import Session
+from gputide.study import Study
 
 if TYPE_CHECKING:
     from dashboards.assistant.answers import Assistant
@@ -38,8 +32,6 @@ SUPPOSED_SECTIONS = ("analyzer", "plan", "recommender", "risk")
 nobody who may only look should have this process open."""
 DAYS_MAX = 14
 FOLDS_MAX = 4
-
-_STUDYING = threading.Lock()
 
 
 def offer(session: Session) -> Offer | None:
@@ -63,7 +55,7 @@ def session_tools(session: Session, *, study_seconds_max: float = STUDY_SECONDS_
     Args:
         study_seconds_max: how long a what-if or a back-test may take.
     """
-    study = _Study(session, study_seconds_max)
+    study = Study(session, study_seconds_max)
     return (
         Tool(
             name="cost",
@@ -152,7 +144,7 @@ def _time(text: Any) -> Any:
     return None if text is None else parse_time(str(text))
 
 
-def _what_if(study: _Study, question: Question) -> Found:
+def _what_if(study: Study, question: Question) -> Found:
     cluster = question.whole_cluster("a what-if")
     for text in question.asked["assumptions"]:
         section, dot, _ = text.partition("=")[0].partition(".")
@@ -167,80 +159,8 @@ def _what_if(study: _Study, question: Question) -> Found:
     return Found(cluster=cluster, data=found)
 
 
-def _backtest(study: _Study, question: Question) -> Found:
+def _backtest(study: Study, question: Question) -> Found:
     cluster = question.whole_cluster("a back-test")
     asked = {name: question.asked.get(name, days) for name, days in (("train_days", 7), ("test_days", 3), ("folds", 1))}
     found = study.find("backtest", {"cluster": cluster, **asked})
     return Found(cluster=cluster, data=found)
-
-
-@dataclass(frozen=True, slots=True)
-class _Study:
-    """Finds out in a process of its own what takes long."""
-
-    session: Session
-    seconds_max: float
-
-    def find(self, name: str, asked: Mapping[str, Any]) -> Mapping[str, Any]:
-        """What the process finds.
-
-        Raises:
-            Unavailable: another is under way, it took too long, or it was killed.
-        """
-        if not _STUDYING.acquire(blocking=False):
-            raise Unavailable(f"cannot start {name}: another what-if or back-test is under way; ask again later")
-        try:
-            return self._found(name, asked)
-        finally:
-            _STUDYING.release()
-
-    def _found(self, name: str, asked: Mapping[str, Any]) -> Mapping[str, Any]:
-        # A forked one would share the locks of this process's threads as they stand.
-        context = get_context("spawn")
-        reading, writing = context.Pipe(duplex=False)
-        process = context.Process(target=_study, args=(writing, self.session, name, asked))
-        process.start()
-        writing.close()
-        try:
-            if not reading.poll(self.seconds_max):
-                raise Unavailable(
-                    f"cannot answer {name} in {self.seconds_max:g} s: the fleet is large; `gputide plan` does it on "
-                    "the command line, where nobody waits"
-                )
-            kind, found = reading.recv()
-        except EOFError as exc:
-            raise Unavailable(f"cannot answer {name}: its process was killed, as where memory ends") from exc
-        finally:
-            process.kill()
-            process.join()
-            reading.close()
-        if kind is not None:
-            raise getattr(errors, kind)(found)
-        answer: Mapping[str, Any] = found
-        return answer
-
-
-def _study(writing: Connection, session: Session, name: str, asked: Mapping[str, Any]) -> None:
-    """In the process: sends the kind of error, or None, and its message or what was found."""
-    end_with_parent()
-    cluster = asked["cluster"]
-    try:
-        if name == "what_if":
-            from gputide.verbs.plan.make import supposed
-            from recommender.problem import PlanScope
-
-            whole = supposed(replace(session, is_quiet=True), asked["texts"], PlanScope(), cluster).document
-            found = {key: whole[key] for key in ("is_hypothetical", "what_if", "compared", "card_models", "currency")}
-            found["stays_on_its_cards"] = [
-                {"workload": item["workload"], "code": item["reason"]} for item in whole["stays_on_its_cards"]
-            ]
-        else:
-            from gputide.verbs.plan.backtest import judged
-
-            own = session.with_overrides([f"cluster.name={cluster}"])
-            days = {key: value for key, value in asked.items() if key != "cluster"}
-            found = document(judged(own, **days))
-        writing.send((None, found))
-    except GputideError as exc:
-        kind = next(one for one in type(exc).__mro__ if one.__module__ == errors.__name__)
-        writing.send((kind.__name__, str(exc)))

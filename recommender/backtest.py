@@ -14,6 +14,7 @@ from types import MappingProxyType
 
 from analyzer.parts import history_part, sampled_inventory
 from fleet.capabilities.register import Capabilities
+from fleet.decisions import RiskLevel
 from fleet.errors import NotEnoughData
 from fleet.relief.rules import ReliefRules
 from fleet.settings.settings import PackingChoice, Settings
@@ -103,6 +104,13 @@ def own_past(
 ) -> OwnPast:
     """What a history by itself teaches: its trials, and whether plans count on relief; see `own_trials`."""
     return _past(own_trials(history, settings=settings, capability=capability, relief=relief), settings, relief)
+
+
+def past_settings(settings: Settings) -> Settings:
+    """The settings as far as `own_past` depends on them: it tries every preset, whichever one is asked for."""
+    if settings.risk.violation_ratio_max is not None:
+        return settings
+    return settings.model_copy(update={"risk": settings.risk.model_copy(update={"preset": RiskLevel.MEDIUM})})
 
 
 def _past(trials: tuple[Trial, ...], settings: Settings, relief: ReliefRules | None) -> OwnPast:

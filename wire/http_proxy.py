@@ -19,7 +19,7 @@ from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontext
 from dataclasses import dataclass
 from enum import StrEnum
 from io import BytesIO
-from typing import Any, Protocol
+from typing import Any, Protocol, cast
 
 from aiohttp import ClientError, ClientSession, ClientTimeout, DummyCookieJar, TCPConnector, web
 from aiohttp.web_protocol import RequestHandler
@@ -27,6 +27,7 @@ from multidict import CIMultiDict, CIMultiDictProxy
 from yarl import URL
 
 from fleet.errors import Misconfigured, Unavailable
+from wire.tls_stream import TlsSteps
 
 BODY_BYTES_MAX = 32 * 2**20
 """Longest body of a request; pictures travel in it."""
@@ -350,7 +351,10 @@ def _passed_on(headers: CIMultiDictProxy[str]) -> CIMultiDict[str] | None:
 
 
 class _RenewedContext(ssl.SSLContext):
-    """Takes the certificate and the authorities that are valid when a client comes, for resumed sessions too."""
+    """Takes the certificate and the authorities that are valid when a client comes, for resumed sessions too.
+
+    Connections read TLS in bounded steps.
+    """
 
     def __new__(cls, contexts: Contexts) -> _RenewedContext:
         del contexts
@@ -359,5 +363,10 @@ class _RenewedContext(ssl.SSLContext):
     def __init__(self, contexts: Contexts) -> None:
         self._contexts = contexts
 
-    def wrap_bio(self, *arguments: Any, **named: Any) -> ssl.SSLObject:
-        return self._contexts().wrap_bio(*arguments, **named)
+    def wrap_bio(
+        self, incoming: ssl.MemoryBIO, outgoing: ssl.MemoryBIO, *arguments: Any, **named: Any
+    ) -> ssl.SSLObject:
+        inner = ssl.MemoryBIO()
+        return cast(
+            "ssl.SSLObject", TlsSteps(incoming, inner, self._contexts().wrap_bio(inner, outgoing, *arguments, **named))
+        )

@@ -2,7 +2,8 @@
 
 Python's `ssl.SSLSocket` reads until it has data: a peer whose records hold none, such as KeyUpdate messages (RFC 8446
 §4.6.3: 27 bytes cost 9 µs), keeps one call busy for as long as it sends. Here TLS is given the bytes, some at a time,
-and a connection ends whose records hold too little. Called by `http_parking`; loaded where a port has a certificate.
+and a connection ends whose records hold too little. `TlsStream`, called by `http_parking`, is for threads; `TlsSteps`,
+called by `http_proxy`, for asyncio, which gives TLS 256 KiB at a time. Loaded where a port has a certificate.
 """
 
 from __future__ import annotations
@@ -11,8 +12,10 @@ import errno
 import socket
 import ssl
 import time
+from collections.abc import Callable
+from functools import partial
 from types import TracebackType
-from typing import cast
+from typing import Any, TypeVar, cast
 
 HANDSHAKE_BYTES_MAX = 256 * 1024
 """Largest handshake, with a client's chain of certificates."""
@@ -24,6 +27,74 @@ BYTES_PER_BYTE_MAX = 64
 _STEP_BYTES = 16 * 1024
 """Most bytes of records in a step of a socket that does not block: 600 updates, 5 ms."""
 _PIECE_BYTES = 64 * 1024
+_Found = TypeVar("_Found")
+
+
+class Silence:
+    """What a peer has sent without data. Mutable: it counts."""
+
+    def __init__(self) -> None:
+        self._bytes, self._bytes_max = 0, HANDSHAKE_BYTES_MAX
+
+    def came(self, count: int) -> None:
+        """So many bytes of records came.
+
+        Raises:
+            OSError: too many by now, for the data that they held.
+        """
+        self._bytes += count
+        if self._bytes > self._bytes_max:
+            raise ConnectionAbortedError(errno.ECONNABORTED, f"{self._bytes} bytes of records hold next to no data")
+
+    def held(self, count: int) -> None:
+        """They held so many bytes of data."""
+        self._bytes = max(0, self._bytes - BYTES_PER_BYTE_MAX * count)
+
+    def is_shaken(self) -> None:
+        """The handshake is over."""
+        self._bytes, self._bytes_max = 0, SILENT_BYTES_MAX
+
+
+class TlsSteps:
+    """What `ssl.SSLContext.wrap_bio` gives, for asyncio, with the same bounds; mutable: it reads on.
+
+    Args:
+        incoming: what came; anything may lie in it, and no more than a step of it is given to TLS at once.
+        inner: incoming buffer of `tls`.
+        tls: a server's side.
+    """
+
+    def __init__(self, incoming: ssl.MemoryBIO, inner: ssl.MemoryBIO, tls: ssl.SSLObject) -> None:
+        self._incoming, self._inner, self._tls, self._silence = incoming, inner, tls, Silence()
+
+    def __getattr__(self, name: str) -> object:
+        return getattr(self._tls, name)
+
+    def do_handshake(self) -> None:
+        """See `ssl.SSLObject.do_handshake`; a handshake that is too long is an OSError."""
+        self._step_by_step(self._tls.do_handshake)
+        self._silence.is_shaken()
+
+    def read(self, *arguments: Any) -> bytes | int:
+        """See `ssl.SSLObject.read`; records that hold too little are an OSError."""
+        found = cast("bytes | int", self._step_by_step(partial(self._tls.read, *arguments)))
+        self._silence.held(found if isinstance(found, int) else len(found))
+        return found
+
+    def unwrap(self) -> None:
+        """See `ssl.SSLObject.unwrap`."""
+        self._step_by_step(self._tls.unwrap)
+
+    def _step_by_step(self, call: Callable[[], _Found]) -> _Found:
+        while True:
+            try:
+                return call()
+            except ssl.SSLWantReadError:
+                came = self._incoming.read(_STEP_BYTES)
+                if not came:
+                    raise
+                self._silence.came(len(came))
+                self._inner.write(came)
 
 
 class TlsStream:
@@ -41,8 +112,7 @@ class TlsStream:
         self._incoming, self._outgoing = ssl.MemoryBIO(), ssl.MemoryBIO()
         self._tls = context.wrap_bio(self._incoming, self._outgoing, server_side=True)
         self._unsent = memoryview(b"")
-        self._silent = 0
-        self._silent_max = HANDSHAKE_BYTES_MAX
+        self._silence = Silence()
 
     def __enter__(self) -> TlsStream:
         return self
@@ -95,7 +165,7 @@ class TlsStream:
             self._flush()  # the alert that says why
             raise
         self._flush()
-        self._silent, self._silent_max = 0, SILENT_BYTES_MAX
+        self._silence.is_shaken()
 
     def recv(self, count: int) -> bytes:
         """Data, as much as has come and at most so much; nothing where the peer has closed.
@@ -154,7 +224,7 @@ class TlsStream:
             if not data:
                 self._answer_updates()
                 return None
-        self._silent = max(0, self._silent - BYTES_PER_BYTE_MAX * len(data))
+        self._silence.held(len(data))
         self._answer_updates()
         return bytes(data)
 
@@ -168,9 +238,7 @@ class TlsStream:
         if not came:
             self._incoming.write_eof()
             return
-        self._silent += len(came)
-        if self._silent > self._silent_max:
-            raise ConnectionAbortedError(errno.ECONNABORTED, f"{self._silent} bytes of records hold next to no data")
+        self._silence.came(len(came))
         self._incoming.write(came)
 
     def _answer_updates(self) -> None:

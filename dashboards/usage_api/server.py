@@ -72,6 +72,7 @@ class UsageApi:
 
     def __init__(self, views: Views, *, cluster: Callable[[], str], front_proxy_names: Collection[str]) -> None:
         self._who: ContextVar[Person] = ContextVar("who", default=_NOBODY)
+        self._plans = views.plans
         self._views = scoped_views(views, self._who.get)
         self._cluster = cluster
         self._names = frozenset(front_proxy_names)
@@ -155,8 +156,10 @@ class UsageApi:
         return MADE.of((profiles, prices), ("usage pods", namespace), lambda: pod_objects(slices, profiles, prices))
 
     def _newest_plan(self, cluster: str) -> PlanEntry | None:
-        entries = self._views.plans.plans(cluster)
-        return next((entry for entry in entries if not entry.plan.is_of_node), None)
+        """As the person may see it; no other is cut for that."""
+        entries = self._plans.plans(cluster)
+        newest = next((entry.plan.plan_id for entry in entries if not entry.plan.is_of_node), None)
+        return None if newest is None else self._views.plans.plan(newest)
 
     @staticmethod
     def _send(

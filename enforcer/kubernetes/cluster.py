@@ -90,9 +90,9 @@ class KubernetesCluster:
         """Keeps the heads of a data folder's ledgers in the cluster."""
         return LeaseAnchor(self._api, self._namespace, owner)
 
-    def freezer(self, name: str) -> ClusterFreezer:
-        """Stops every change in the cluster by a ConfigMap of this name."""
-        return ClusterFreezer(self._api, name)
+    def freezer(self) -> ClusterFreezer:
+        """Stops every change in the cluster by a ConfigMap."""
+        return ClusterFreezer(self._api)
 
     def kind_versions(self) -> tuple[KindVersions, ...]:
         """By which versions the cluster has our kinds."""

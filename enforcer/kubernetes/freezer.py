@@ -5,7 +5,7 @@ The guard looks for it before every batch. Who may make and delete the ConfigMap
 
 from __future__ import annotations
 
-from enforcer.safety.guard import FREEZE_NAMESPACE
+from enforcer.safety.guard import FREEZE_NAME, FREEZE_NAMESPACE
 from fleet.errors import Refused, Unavailable
 from fleet.units import format_time
 from wire.kubernetes.refusals import Conflict, Deed, Forbidden
@@ -23,14 +23,10 @@ class ClusterFreezer:
     Each call raises:
         Misconfigured: the right is missing.
         Unavailable: the cluster can't be reached.
-
-    Args:
-        name: name of the ConfigMap.
     """
 
-    def __init__(self, api: WritingApi, name: str) -> None:
+    def __init__(self, api: WritingApi) -> None:
         self._api = api
-        self._name = name
 
     def freeze(self) -> str:
         """Stop every change; returns who froze, which is somebody else where it was frozen already.
@@ -43,10 +39,10 @@ class ClusterFreezer:
         body = {
             "apiVersion": "v1",
             "kind": "ConfigMap",
-            "metadata": {"name": self._name, "namespace": FREEZE_NAMESPACE},
+            "metadata": {"name": FREEZE_NAME, "namespace": FREEZE_NAMESPACE},
             "data": {"by": by, "at": format_time(self._api.now())},
         }
-        deed = Deed(verb="create", resource=_RESOURCE, namespace=FREEZE_NAMESPACE, name=self._name)
+        deed = Deed(verb="create", resource=_RESOURCE, namespace=FREEZE_NAMESPACE, name=FREEZE_NAME)
         call = Call(deed=deed, path=_PATH, method="POST", body=body, query={"fieldManager": FIELD_MANAGER})
         for _ in range(_TRIES_MAX):
             try:
@@ -59,19 +55,19 @@ class ClusterFreezer:
             if made is None:
                 raise Refused(f"cannot freeze: the cluster has no namespace {FREEZE_NAMESPACE}")
             return by
-        raise Unavailable(f"cannot freeze: {FREEZE_NAMESPACE}/{self._name} is lifted again and again; try once more")
+        raise Unavailable(f"cannot freeze: {FREEZE_NAMESPACE}/{FREEZE_NAME} is lifted again and again; try once more")
 
     def _holder(self) -> str | None:
         """Who froze; None where nothing is frozen. Who may freeze and lift need not have the right to read."""
-        deed = Deed(verb="get", resource=_RESOURCE, namespace=FREEZE_NAMESPACE, name=self._name)
+        deed = Deed(verb="get", resource=_RESOURCE, namespace=FREEZE_NAMESPACE, name=FREEZE_NAME)
         try:
-            found = self._api.get(deed, f"{_PATH}/{self._name}")
+            found = self._api.get(deed, f"{_PATH}/{FREEZE_NAME}")
         except Forbidden:
             return _SOMEBODY
         return None if found is None else str((found.get("data") or {}).get("by") or _SOMEBODY)
 
     def lift(self) -> bool:
         """Let changes go on; whether anything was frozen."""
-        deed = Deed(verb="delete", resource=_RESOURCE, namespace=FREEZE_NAMESPACE, name=self._name)
-        call = Call(deed=deed, path=f"{_PATH}/{self._name}", method="DELETE", body={})
+        deed = Deed(verb="delete", resource=_RESOURCE, namespace=FREEZE_NAMESPACE, name=FREEZE_NAME)
+        call = Call(deed=deed, path=f"{_PATH}/{FREEZE_NAME}", method="DELETE", body={})
         return self._api.send(call) is not None

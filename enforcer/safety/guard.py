@@ -35,8 +35,8 @@ from fleet.sentences import Sentence, listed, sentence
 from fleet.settings.guard import WEEKDAYS
 from fleet.units import format_percent, format_time
 
-FREEZE_NAMESPACE = "gputide"
-"""Where the ConfigMap that stops every change is looked for."""
+FREEZE_NAMESPACE, FREEZE_NAME = "gputide", "gputide-freeze"
+"""The ConfigMap that stops every change. No setting names another: who freezes and who acts must mean the same."""
 
 COVERAGE_RATIO_MIN = 0.8
 """Coverage of the history below which a plan is not applied: under it a workload's state is `unknown`."""
@@ -52,7 +52,6 @@ class GuardPolicy:
     """What the guard goes by.
 
     Attributes:
-        freeze_config_map: name of the ConfigMap whose presence stops every change.
         freeze_file: file whose presence stops every change from this machine; None for none.
         coverage_ratio_min: least coverage of the plan's history.
         history_age_max: how old its newest sample may be.
@@ -65,7 +64,6 @@ class GuardPolicy:
         relief_lock: file that a running relief holds.
     """
 
-    freeze_config_map: str = "gputide-freeze"
     freeze_file: Path | None = None
     coverage_ratio_min: float = COVERAGE_RATIO_MIN
     history_age_max: timedelta = HISTORY_AGE_MAX
@@ -90,9 +88,8 @@ class Guard:
         frozen = None if file is None else frozen_by(file)
         if frozen is not None:
             raise Refused(sentence("guard.frozen_file", who=frozen, file=str(file)))
-        name = self._policy.freeze_config_map
-        if reader.get("ConfigMap", FREEZE_NAMESPACE, name) is not None:
-            raise Refused(sentence("guard.frozen_config_map", name=f"{FREEZE_NAMESPACE}/{name}"))
+        if reader.get("ConfigMap", FREEZE_NAMESPACE, FREEZE_NAME) is not None:
+            raise Refused(sentence("guard.frozen_config_map", name=f"{FREEZE_NAMESPACE}/{FREEZE_NAME}"))
 
     def check_plan(
         self,

@@ -42,6 +42,7 @@ from fleet.grammars.kai import RESERVATION_NAMESPACES, asks_kai
 from fleet.grammars.mgpu import RECLAIMED_CORES_RESOURCE
 from fleet.inventory import KEPT_APART_LABEL, LIBRARY_OFF_LABEL, Priority
 from fleet.kv_cache import model_known
+from fleet.object_names import can_own
 from fleet.selectors import selects_labels
 from fleet.server_arguments import fixed_pool_bytes
 from fleet.servers import MODEL_LABEL, model_of, preallocates, server_of
@@ -256,10 +257,9 @@ def _idle_inits(inits: Sequence[Mapping[str, object]], status: Mapping[str, obje
 
 def _controller(metadata: Mapping[str, object]) -> OwnerLinkRecord | None:
     for reference in objects(metadata.get("ownerReferences")):
-        if reference.get("controller") is True:
-            return OwnerLinkRecord(
-                uid=text(reference.get("uid")), kind=text(reference.get("kind")), name=text(reference.get("name"))
-            )
+        kind, name = text(reference.get("kind")), text(reference.get("name"))
+        if reference.get("controller") is True and can_own(kind, name):
+            return OwnerLinkRecord(uid=text(reference.get("uid")), kind=kind, name=name)
     return None
 
 

@@ -20,6 +20,7 @@ from exporter.trace.columns import NO_TIME, Shape, TraceColumn, check_present, c
 from exporter.trace.usage import opened
 from fleet.errors import Corrupt
 from fleet.inventory import Card, CardId, CardModelName, Grant, Node, Priority
+from fleet.object_names import KIND_WORDS, LABEL_WORDS, NAME_WORDS, is_kind, is_label, is_name
 
 CARDS_COLUMNS: tuple[TraceColumn, ...] = (
     TraceColumn(name="card", shape=Shape.TEXT),
@@ -55,6 +56,16 @@ PODS_COLUMNS: tuple[TraceColumn, ...] = (
     TraceColumn(name="replicas_min", shape=Shape.NUMBER, is_required=False, is_nullable=True, value_max=1e6),
 )
 """Columns of `pods.parquet`."""
+
+_NAMES = {
+    "pod": (is_name, NAME_WORDS),
+    "workload": (is_name, NAME_WORDS),
+    "node": (is_name, NAME_WORDS),
+    "namespace": (is_label, LABEL_WORDS),
+    "container": (is_label, LABEL_WORDS),
+    "workload_kind": (is_kind, KIND_WORDS),
+}
+"""Columns of `PODS_COLUMNS` that hold names of Kubernetes."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -201,12 +212,24 @@ def _rows(path: Path, columns: tuple[TraceColumn, ...]) -> list[dict[str, Any]]:
             check_present(path, column, given, 0)
             values[column.name] = [_plain(value) for value in given.to_pylist()]
             _refuse_empty(path, column, values[column.name])
+            if columns is PODS_COLUMNS and column.name in _NAMES:
+                _refuse_other_names(path, column.name, values[column.name])
     return [dict(zip(values, row, strict=True)) for row in zip(*values.values(), strict=True)]
 
 
 def _refuse_empty(path: Path, column: TraceColumn, values: Sequence[Any]) -> None:
     if not column.is_nullable and "" in values:
         raise Corrupt(f"cannot read {path}: column {column.name} is empty in row {values.index('')}")
+
+
+def _refuse_other_names(path: Path, column: str, values: Sequence[str]) -> None:
+    is_valid, words = _NAMES[column]
+    wrong = next((text for text in dict.fromkeys(values) if not is_valid(text)), None)
+    if wrong is not None:
+        raise Corrupt(
+            f"cannot read {path}: column {column} is {wrong[:100]!r} in row {values.index(wrong)}, which is no "
+            f"name in Kubernetes: {words}"
+        )
 
 
 def _plain(value: Any) -> Any:

@@ -11,6 +11,7 @@ import re
 from collections.abc import Mapping
 
 from fleet.errors import Corrupt
+from fleet.object_names import LABEL_WORDS, is_label
 
 TEXT_LENGTH_MAX = 262144
 """Longest annotation that is read: Kubernetes keeps no more than 256 KiB of annotations per object."""
@@ -27,7 +28,6 @@ NUMBER_DIGITS_MAX = 12
 # Other vendors' ids are read too, as long as they can't be taken for the separators.
 _NAMED_ID = re.compile(r"[A-Za-z0-9._/-]{1,128}", re.ASCII)
 _TYPE = re.compile(r"[^,:;\x00-\x1f\x7f]{0,128}")
-_CONTAINER_NAME = re.compile(r"[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?", re.ASCII)
 
 
 def check_length(text: str, what: str) -> None:
@@ -93,8 +93,8 @@ def container_name(text: str) -> str:
     Raises:
         Corrupt: it is none.
     """
-    if not _CONTAINER_NAME.fullmatch(text):
-        raise Corrupt(f"cannot read container name {shown(text)}: expected up to 63 of a-z, 0-9 and -")
+    if not is_label(text):
+        raise Corrupt(f"cannot read container name {shown(text)}: {LABEL_WORDS}")
     return text
 
 

@@ -245,8 +245,6 @@ class EnforcerSettings(Section):
     the pod in its labels `namespace` and `pod`; without `pod` of its namespace's watched pods, without both of all."""
     verify_days: Count = 7
     """Days after a change until what was saved and harmed is held against the promise."""
-    freeze_config_map: str = Field(default="gputide-freeze", min_length=1, max_length=253)
-    """Name of the ConfigMap whose presence stops every change in its cluster."""
     ledger_key_file: Path | None = None
     """File of 32 bytes or more, outside the data folder, that marks what is written to its ledgers; none for no key."""
     ledger_anchor_file: Path | None = None

@@ -242,7 +242,6 @@ def guard(folder: DataFolder, settings: Settings) -> Guard:
     begin, end = hours_of(settings.guard.change_hours)
     return Guard(
         GuardPolicy(
-            freeze_config_map=settings.enforcer.freeze_config_map,
             freeze_file=folder.freeze,
             coverage_ratio_min=settings.guard.history_coverage_min,
             history_age_max=timedelta(seconds=settings.guard.history_age_max_seconds),

@@ -18,6 +18,7 @@ from enforcer.kubernetes.custom_resources import API_VERSION
 from enforcer.kubernetes.lease import LEASE_NAME
 from enforcer.manifest import Manifest
 from enforcer.safety.gitops import gitops_manager
+from enforcer.safety.guard import FREEZE_NAME, FREEZE_NAMESPACE
 from enforcer.wishes import policies_in
 from fleet.errors import Misconfigured, Unavailable
 from fleet.gpu_policy import POLICIES_MAX, GpuPolicy
@@ -205,9 +206,9 @@ def stops(scene: ClusterScene) -> Iterator[Diagnosis]:
     if scene.reader.get("Namespace", "", namespace) is None:
         yield finding("namespace-missing", f"enforcer.namespace={namespace}", namespace=namespace)
         return
-    if scene.reader.get("ConfigMap", namespace, enforcer.freeze_config_map) is not None:
-        place = f"ConfigMap {namespace}/{enforcer.freeze_config_map}"
-        yield finding("frozen", place, namespace=namespace, name=enforcer.freeze_config_map)
+    if scene.reader.get("ConfigMap", FREEZE_NAMESPACE, FREEZE_NAME) is not None:
+        place = f"ConfigMap {FREEZE_NAMESPACE}/{FREEZE_NAME}"
+        yield finding("frozen", place, namespace=FREEZE_NAMESPACE, name=FREEZE_NAME)
     orders = scene.settings.agent.orders_config_map
     has_agents = bool(scene.get(f"/apis/apps/v1/namespaces/{namespace}/daemonsets/gputide-agent", "daemonsets.apps"))
     if has_agents and scene.reader.get("ConfigMap", namespace, orders) is None:

@@ -15,14 +15,14 @@ from enforcer.kubernetes.custom_resources import kind_of
 from fleet.errors import Misconfigured, NotEnoughData, Unavailable
 from wire.http_client import Request
 from wire.kubernetes.access import find_access
-from wire.kubernetes.read import PAGE_BYTES_MAX, KubernetesApi, decoded
-from wire.kubernetes.refusals import Deed
+from wire.kubernetes.read import PAGE_BYTES_MAX, EventKind, KubernetesApi, decoded
+from wire.kubernetes.refusals import Deed, Forbidden
 
 GUIDE = "docs/kubectl.md"
 _PLANS = kind_of("GpuPlan")
 _PAGE_PLANS = 500
 _ANSWER_SECONDS = 60.0
-_LOOK_SECONDS = 1.0
+_LOOK_SECONDS, _WATCH_SECONDS = 1.0, 30
 
 
 class ClusterObjects:
@@ -110,18 +110,29 @@ class ClusterObjects:
         raise Misconfigured(f"cannot use plan {name[:64]!r}: {what}; there are {known}")
 
     def following(self, name: str) -> Iterator[Object]:
-        """A plan again and again, a second apart.
+        """A plan as it is, each time that it changes, and again at least twice a minute.
+
+        The API server reports the changes; who may not watch plans looks each second.
 
         Raises:
             NotEnoughData: it is gone.
         """
         deed = Deed(verb="get", resource=_PLANS.resource, name=name)
+        only = {"fieldSelector": f"metadata.name={name}"}
         while True:
             found = self._api.get(deed, _PLANS.path(PLAN_VERSION, None, name))
             if found is None:
                 raise NotEnoughData(f"plan {name} is gone")
             yield found
-            time.sleep(_LOOK_SECONDS)
+            version = str(found["metadata"]["resourceVersion"])
+            try:
+                for event in self._api.watch(_PLANS, PLAN_VERSION, since=version, query=only, seconds=_WATCH_SECONDS):
+                    if event.kind is EventKind.DELETED:
+                        raise NotEnoughData(f"plan {name} is gone")
+                    if event.kind is not EventKind.BOOKMARK:
+                        yield dict(event.manifest)
+            except (Forbidden, Unavailable):
+                time.sleep(_LOOK_SECONDS)  # a watch that is too old is unavailable, too; the next look says the rest
 
     def _usage(self, plural: str, namespace: str | None) -> list[Object]:
         within = "" if namespace is None else f"/namespaces/{quote(namespace, safe='')}"

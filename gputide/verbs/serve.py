@@ -8,6 +8,8 @@ from typing import Annotated
 import typer
 
 from dashboards.app import Server
+from fleet.addresses import host_and_port
+from fleet.errors import Misconfigured
 from gputide.assistant import offer
 from gputide.container.access import open_web_app, usage_api
 from gputide.container.pages import views_of
@@ -28,6 +30,12 @@ def serve(
     """Serve the pages: where cards are idle, what to do, one click to apply, one to undo."""
     session = session_of(context)
     folder, settings = session.folder(), session.settings
+    web_port, usage_address = settings.dashboard.port if port is None else port, settings.usage_api.listen
+    if usage_address is not None and 0 != web_port == host_and_port(usage_address)[1]:
+        raise Misconfigured(
+            f"cannot listen twice on port {web_port}: dashboard.port (or --port) and usage_api.listen={usage_address} "
+            "must differ"
+        )
     views = views_of(session, is_patient=False)
     with usage_api(views, settings.usage_api, cluster=lambda: cluster_name(folder, settings)) as served:
         if served is not None:

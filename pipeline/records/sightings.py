@@ -29,6 +29,7 @@ from fleet.inventory import (
     Quota,
 )
 from fleet.kv_cache import Pool, model_known, pool_per_card
+from fleet.object_names import NAME_WORDS, can_own, is_label, is_name
 from fleet.schema import ALLOCATIONS, INVENTORY_CARDS, INVENTORY_NODES, QUOTAS, SERVERS, Table
 from fleet.series import SeriesIdentity
 from fleet.server_series import ServerFacts
@@ -173,6 +174,14 @@ def _grant(row: Mapping[str, Any], *, newest_ms: int, as_of: datetime) -> Grant:
         raise Corrupt(f"cannot read sighting of pod {row['pod']!r}: priority {priority!r} is none")
     if compute_ratio is not None and compute_ratio > 1.0:
         raise Corrupt(f"cannot read sighting of pod {row['pod']!r}: compute_granted_ratio={compute_ratio} exceeds 1")
+    if not is_label(row["namespace"]) or not is_name(row["pod"]):
+        raise Corrupt(
+            f"cannot read sighting of pod {row['pod'][:200]!r} of namespace {row['namespace'][:200]!r}: Kubernetes has "
+            f"no such names: {NAME_WORDS}"
+        )
+    kind, workload = row["workload_kind"] or "Pod", row["workload"] or row["pod"]
+    if not can_own(kind, workload):
+        kind, workload = "Pod", row["pod"]
     started_at = _time(row, "started_at") or _moment(row["first_seen"])
     whole_bytes, whole_ratio = framebuffer_bytes, 1.0
     if row["mig_profile"]:
@@ -182,8 +191,8 @@ def _grant(row: Mapping[str, Any], *, newest_ms: int, as_of: datetime) -> Grant:
         namespace=row["namespace"],
         pod=row["pod"],
         container=row["container"],
-        workload=row["workload"] or row["pod"],
-        workload_kind=row["workload_kind"] or "Pod",
+        workload=workload,
+        workload_kind=kind,
         node=row["node"],
         card=CardId(row["card"]),
         card_model=CardModelName(row["card_model"]),

@@ -49,6 +49,7 @@ CASES: dict[str, Manifest] = {
         },
     ),
 }
+USAGE = {"tlsSecret": "a", "caBundle": "b", "frontProxyCa": "c", "frontProxyNames": ["d"]}
 OUTLINED = ("default", "engines", "everything")
 
 
@@ -148,6 +149,9 @@ def test_settings_of_the_user_go_before_those_of_the_chart(release: HelmRelease)
         ({"dashboard": {"ingress": {"enabled": True}}}, "dashboard.access"),
         ({"admission": {"enabled": True}}, "admission.tlsSecret"),
         ({"usageApi": {"enabled": True}}, "usageApi.tlsSecret"),
+        ({"usageApi": {"enabled": True, "port": 8050, **USAGE}}, "dashboard.port and usageApi.port"),
+        ({"usageApi": {"enabled": True, "port": 9402, **USAGE}}, "usageApi.port and savings.port"),
+        ({"savings": {"port": 9403}}, "ownMetrics.rollup and savings.port"),
         ({"usageApi": {"enabled": True, "tlsSecret": "a", "caBundle": "b"}}, "usageApi.frontProxyCa"),
         (
             {"usageApi": {"enabled": True, "tlsSecret": "a", "caBundle": "b", "frontProxyCa": "c"}},

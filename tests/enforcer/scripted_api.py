@@ -27,7 +27,7 @@ class Heard:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Told:
-    """One answer; a status of 0 breaks the connection off."""
+    """One answer, of bytes as they are; a status of 0 breaks the connection off."""
 
     status: int = 200
     document: Any = None
@@ -67,7 +67,7 @@ class ScriptedApi:
                 if told.status == 0:
                     self.close_connection = True
                     return
-                content = json.dumps(told.document).encode()
+                content = told.document if isinstance(told.document, bytes) else json.dumps(told.document).encode()
                 self.send_response(told.status)
                 for name, value in (*told.headers, ("Content-Length", str(len(content)))):
                     self.send_header(name, value)

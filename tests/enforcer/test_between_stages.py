@@ -14,7 +14,7 @@ from enforcer.cluster import FieldChange
 from enforcer.record.plan_store import Approval
 from enforcer.rollout.run_context import RunContext
 from enforcer.safety.change_window import ChangeWindow
-from enforcer.safety.guard import FREEZE_NAMESPACE, Guard, GuardPolicy
+from enforcer.safety.guard import FREEZE_NAME, FREEZE_NAMESPACE, Guard, GuardPolicy
 from enforcer.simulated.cluster import SimulatedCluster
 from fleet.decisions import Plan
 from fleet.documents import seal_plan
@@ -98,7 +98,7 @@ def test_plan_that_expires_and_hours_that_end_while_a_stage_runs_stop_the_next(t
 
 def test_freeze_between_two_stages_leaves_no_stage_open(tmp_path: Path) -> None:
     def freeze(site: Site) -> None:
-        metadata = {"namespace": FREEZE_NAMESPACE, "name": NEEDS_APPROVAL.freeze_config_map}
+        metadata = {"namespace": FREEZE_NAMESPACE, "name": FREEZE_NAME}
         site.cluster.make({"apiVersion": "v1", "kind": "ConfigMap", "metadata": metadata})
 
     site = Site(tmp_path, freeze)

@@ -37,7 +37,7 @@ def freezer(folder: Path, created: Answers, read: Told) -> Iterator[ClusterFreez
         ClusterPlace(kubeconfig=api.kubeconfig, requests_per_second=1000.0, requests_burst=1000)
     )
     try:
-        yield cluster.freezer("gputide-freeze")
+        yield cluster.freezer()
     finally:
         cluster.close()
         api.close()

@@ -476,6 +476,9 @@ CHAINS = [
      ("StatefulSet", "w-3"), [an_object("StatefulSet", "w-3", "Pod", "w-3")], "team/Pod/w-3"),
     ({}, ("Job", "w-job"), [an_object("Job", "w-job", "JobSet", "w"), an_object("JobSet", "w", "TrainJob", "w")],
      "team/TrainJob/w"),
+    # Whoever may write a pod may write any owner into it.
+    ({}, ("a/Deployment", "w"), [], "team/Pod/p"), ({}, ("Job", "a/b"), [], "team/Pod/p"),
+    ({}, ("Job", "w"), [an_object("Job", "w", "a/B", "w")], "team/Job/w"),
 ]  # fmt: skip
 
 

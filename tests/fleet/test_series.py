@@ -201,6 +201,8 @@ def test_owners_link_pods_to_what_made_them() -> None:
     assert meaning is not None
     assert meaning.owner == series.OwnerLink(kind="Pod", name="svc-1", owner_kind="ReplicaSet", owner_name="svc")
     orphan = {"namespace": "team", "pod": "svc-1", "owner_kind": "<none>", "owner_name": "<none>"}
+    for kind, name in (("a/B", "svc"), ("ReplicaSet", "a/b"), ("ReplicaSet", "x" * 254)):
+        assert resolve("kube_pod_owner", {**orphan, "owner_kind": kind, "owner_name": name}) is None
     assert resolve("kube_pod_owner", orphan) is None
 
 

@@ -116,3 +116,15 @@ def test_unknown_recommendation_is_wrong_use(planned: Path, program: Program) ->
     said = program(planned, "plan", "explain", "slice-9999")
     assert said.status == 2
     assert "slice-9999" in said.err
+
+
+def test_web_app_and_usage_api_on_one_port_are_named(planned: Path, program: Program) -> None:
+    usage = {
+        "listen": "127.0.0.1:8050", "tls_certificate_file": "a", "tls_key_file": "a", "client_ca_file": "a",
+        "front_proxy_names": '["a"]',
+    }  # fmt: skip
+    options = [word for name, value in usage.items() for word in ("--set", f"usage_api.{name}={value}")]
+    said = program(planned, *options, "serve")
+    assert said.status == 2, said.err
+    assert "port 8050" in said.err
+    assert "usage_api.listen" in said.err

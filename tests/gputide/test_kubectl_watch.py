@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from itertools import repeat
+import json
+from functools import partial
+from itertools import count, islice, repeat
 from pathlib import Path
 from typing import Any
 
@@ -10,8 +12,9 @@ import pytest
 from typer.testing import CliRunner
 
 from fleet.errors import Misconfigured, Refused
+from gputide.kubectl.objects import ClusterObjects
 from gputide.kubectl.program import app
-from gputide.kubectl.verbs.watch import UNSEEN_LOOKS, steps
+from gputide.kubectl.verbs.watch import UNSEEN_SECONDS, steps
 from tests.enforcer.scripted_api import Heard, ScriptedApi, Told
 
 Head = dict[str, Any]
@@ -68,9 +71,35 @@ def test_stage_that_was_taken_back_ends_it_as_refused() -> None:
 
 
 def test_wish_that_nobody_takes_up_is_named_once() -> None:
-    found = list(steps(repeat(head([1], seen=1, state="Approved"), 3 * UNSEEN_LOOKS)))
+    heads = repeat(head([1], seen=1, state="Approved"), 3 * round(UNSEEN_SECONDS))
+    found = list(steps(heads, now_seconds=partial(next, count())))
     assert [line for line in found if "does a controller run" in line] == found[1:]
     assert len(found) == 2
+
+
+def test_plan_is_followed_by_a_watch_and_by_looks_where_that_is_forbidden(tmp_path: Path) -> None:
+    def plan(version: int) -> Head:
+        return {"metadata": {"name": "plan-x", "resourceVersion": str(version)}}
+
+    def script(heard: Heard, number: int) -> Told:
+        if "watch" not in heard.query:
+            return Told(document=plan(number))
+        if number > 2:
+            return Told(status=403, document={"kind": "Status", "message": "no watch for you"})
+        return Told(document=json.dumps({"type": "MODIFIED", "object": plan(7)}).encode() + b"\n")
+
+    api = ScriptedApi(tmp_path, script)
+    objects = ClusterObjects(api.kubeconfig, None)
+    try:
+        found = [one["metadata"]["resourceVersion"] for one in islice(objects.following("plan-x"), 4)]
+    finally:
+        objects.close()
+        api.close()
+    watches = [heard.query for heard in api.heard if "watch" in heard.query]
+    assert found == ["1", "7", "3", "5"]
+    assert [(query["resourceVersion"], query["fieldSelector"]) for query in watches] == [
+        ("1", "metadata.name=plan-x"), ("3", "metadata.name=plan-x"),
+    ]  # fmt: skip
 
 
 @pytest.mark.parametrize(

@@ -24,7 +24,7 @@ def freeze(
     """
     settings = session_of(context).settings
     with open_kubernetes(settings) as cluster:
-        freezer = cluster.freezer(settings.enforcer.freeze_config_map)
+        freezer = cluster.freezer()
         if is_lifted:
             was_frozen = freezer.lift()
             typer.echo("changes are allowed again" if was_frozen else "nothing was frozen")

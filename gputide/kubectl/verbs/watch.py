@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+import time
+from collections.abc import Callable, Iterable, Iterator
 from typing import Annotated
 
 import typer
@@ -16,8 +17,8 @@ from gputide.session import session_of
 
 app = typer.Typer()
 
-UNSEEN_LOOKS = 30
-"""Looks at a plan, a second apart, after which it is said that nobody does what is wanted."""
+UNSEEN_SECONDS = 20.0
+"""After this time it is said that nobody does what is wanted."""
 _SETTLED = frozenset({"Applied", "NothingWanted"})
 """Reasons of the condition `Applied` (`enforcer.record.plan_status`) when nothing is due."""
 
@@ -36,13 +37,13 @@ def watch(
             typer.echo(printable(line))
 
 
-def steps(heads: Iterable[Object]) -> Iterator[str]:
+def steps(heads: Iterable[Object], now_seconds: Callable[[], float] = time.monotonic) -> Iterator[str]:
     """What is said of a plan that is looked at again and again, until nothing of it is due.
 
     Raises:
         Refused: a stage of what is wanted was taken back.
     """
-    said, unseen = "", 0
+    said, seen_at, is_named = "", now_seconds(), False
     for head in heads:
         line = _line(head)
         if line != said:
@@ -52,8 +53,10 @@ def steps(heads: Iterable[Object]) -> Iterator[str]:
             raise Refused(f"plan {format_plan_id(head['spec']['plan'])} was taken back: {failed}")
         if _is_settled(head):
             return
-        unseen = 0 if _is_seen(head) else unseen + 1
-        if unseen == UNSEEN_LOOKS:
+        if _is_seen(head):
+            seen_at, is_named = now_seconds(), False
+        elif not is_named and now_seconds() - seen_at >= UNSEEN_SECONDS:
+            is_named = True
             yield "nobody has taken up what is wanted: does a controller run (enforcer.controller of the chart)?"
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Annotated
 
 import typer
@@ -11,7 +11,7 @@ import typer
 from dashboards.stored.arrivals import silent_since
 from dashboards.stored.changes import StoredOutcomes
 from enforcer.probe.stored_results import measured_capability
-from fleet.capabilities.register import check_experimental
+from fleet.capabilities.register import Capabilities, check_experimental
 from fleet.data_folder import writing
 from fleet.decisions import Plan, RecommendationKind
 from fleet.documents import seal_plan
@@ -43,9 +43,9 @@ from gputide.options import ClusterOption, RiskOption, answering
 from gputide.output import Answer
 from gputide.scanning.remembered import as_scanned
 from gputide.session import Session
-from recommender.backtest import own_past
+from recommender.backtest import own_past, past_settings
 from recommender.hypothetical_cards import on_other_cards
-from recommender.past_outcomes import calibration_of
+from recommender.past_outcomes import OwnPast, calibration_of
 from recommender.planner import make_plan
 from recommender.problem import PlanScope
 
@@ -116,6 +116,19 @@ class _Planner:
 
     scope: PlanScope
     cluster: str | None
+    pasts: list[tuple[tuple[object, ...], OwnPast]] = field(default_factory=list)
+    """What histories teach, by what that follows from: the same for plans that differ in their preset alone."""
+
+    def own_past(self, session: Session, history: History, capability: Capabilities) -> OwnPast:
+        """See `recommender.backtest.own_past`; found out once."""
+        settings = past_settings(session.settings)
+        relief = relief_counted_on(session.folder(), session.settings, session.now())
+        of = (settings, capability, relief)
+        known = next((past for whose, past in self.pasts if whose[0] is history and whose[1:] == of), None)
+        if known is None:
+            known = own_past(history, settings=settings, capability=capability, relief=relief)
+            self.pasts.append(((history, *of), known))
+        return known
 
     def plan(self, session: Session, history: History, profiles: Profiles) -> Plan:
         """The plan for a history, not sealed."""
@@ -137,12 +150,7 @@ class _Planner:
                 now=session.now(),
                 scope=self.scope,
                 past=replace(
-                    own_past(
-                        history,
-                        settings=session.settings,
-                        capability=capability,
-                        relief=relief_counted_on(session.folder(), session.settings, session.now()),
-                    ),
+                    self.own_past(session, history, capability),
                     calibration_ratio=calibration_of(outcomes),
                     scalings=nights.scalings(),
                     absences=nights.absences(),
@@ -185,11 +193,14 @@ def supposed(session: Session, texts: Sequence[str], scope: PlanScope, cluster: 
     other = session.with_overrides(assumed.settings)
     is_read_alike = all(getattr(other.settings, name) == getattr(session.settings, name) for name in _OF_HISTORY)
     if not assumed.changes:
-        found = load_planned(session, planner.cluster)
-        is_same = is_read_alike and other.settings.analyzer == session.settings.analyzer
-        (present, unread), (other_side, _) = (
-            _side(asked, planner, one)
-            for asked, one in ((session, found), (other, found if is_same else load_planned(other, planner.cluster)))
+        found, unread = _analysed(session, planner)
+        is_same = is_read_alike and all(
+            getattr(other.settings, name) == getattr(session.settings, name) for name in ("analyzer", "enforcer")
+        )
+        other_found = found if is_same else _analysed(other, planner)[0]
+        present, other_side = (
+            planner.side(asked, one.history, one.profiles, one.history.inventory.cards)
+            for asked, one in ((session, found), (other, other_found))
         )
         return what_if_answer(assumed, present, other_side, None, notes=(*as_planned, *unread))
     # Other cards change what every step shows, so all of them are read.
@@ -216,7 +227,8 @@ def _all_steps(session: Session, planner: _Planner) -> tuple[History, tuple[str,
     return with_live_nodes(history, session.folder(), session.settings)
 
 
-def _side(session: Session, planner: _Planner, found: Analysed) -> tuple[Side, tuple[str, ...]]:
-    """The plan for the cluster as it is, and what could not be read of it."""
+def _analysed(session: Session, planner: _Planner) -> tuple[Analysed, tuple[str, ...]]:
+    """What a plan is made from, of the cluster as it is, and what could not be read of that."""
+    found = load_planned(session, planner.cluster)
     history, unread = with_live_nodes(found.history, session.folder(), session.settings)
-    return planner.side(session, history, found.profiles, history.inventory.cards), unread
+    return replace(found, history=history), unread
