@@ -104,7 +104,8 @@ def _metric(  # noqa: C901, PLR0912 - one branch per field of the message
     base: Any, at: Any, end: Any, room: Any, metric: Any, points: Any, points_max: int
 ) -> Any:
     """Reads a Metric into its row; status, points behind it, and how many distributions it holds."""
-    kind = histograms = 0
+    kind: Any = 0
+    histograms = 0
     temporality = np.uint64(0)
     name_start: Any = base
     name_end: Any = base

@@ -36,6 +36,7 @@ from wire.http_head import Refusal
 from wire.http_server import Exchange, HttpServer, TlsContexts
 from wire.own_metrics import CONTENT_TYPE
 from wire.port_guard import PortGuard
+from wire.telemetry import TRACEPARENT, record
 
 WRITE_PATH = "/api/v1/write"
 METRICS_PATH = "/v1/metrics"
@@ -182,9 +183,14 @@ class Receiver:
         finally:
             self._end()
         self._count(desk)
-        self._counts.observe("request_seconds", time.perf_counter_ns() - started)
+        nanoseconds = time.perf_counter_ns() - started
+        self._counts.observe("request_seconds", nanoseconds)
         status = 200 if answer.is_counted and isinstance(message, Otlp) else answer.status
         self._counts.add("requests_total", label=str(status))
+        record(
+            "gputide.receive", nanoseconds / 1e9, exchange.head.fields.get(TRACEPARENT), message=message.name,
+            status=status, bytes=len(body), samples=answer.samples,
+        )  # fmt: skip
         return answer
 
     def _desk_of(self, exchange: Exchange) -> _Desk:

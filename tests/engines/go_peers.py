@@ -4,8 +4,8 @@ Called by `tests/run_tiers.py` before the tests of engines and clusters, and by 
 
     python tests/engines/go_peers.py [CACHE]
 
-A build of Prometheus takes some five minutes of one core, that of the collector ten, that of the device plugin one, once per version of it and of
-Go.
+A build of Prometheus takes some five minutes of one core, that of the collector ten, that of the device plugin one,
+once per version of it and of Go.
 """
 
 from __future__ import annotations

@@ -373,6 +373,6 @@ def test_parts_that_stand_apart_are_refused():
 
 
 def test_whole_numbers_become_the_same_doubles():
-    points = [(CARD, "hw.power", {}, AT, number) for number in (0, -1, 2**63 - 1, -(2**63))]
+    points: list = [(CARD, "hw.power", {}, AT, number) for number in (0, -1, 2**63 - 1, -(2**63))]
     decoded = OtlpDecoder(SMALL).decode(request_of(points).SerializeToString())
     assert np.array_equal(decoded.values, np.array([0, -1, 2**63 - 1, -(2**63)], dtype=np.float64))

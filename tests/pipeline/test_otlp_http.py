@@ -42,7 +42,8 @@ class FullBus:
 
 def asked(receiver, body, **fields):
     """The answer to a body, and its content."""
-    with closing(http.client.HTTPConnection(*receiver.address, timeout=120)) as connection:
+    host, port = receiver.address
+    with closing(http.client.HTTPConnection(host, port, timeout=120)) as connection:
         headers = {"Content-Type": KIND, **{name.replace("_", "-"): value for name, value in fields.items()}}
         connection.request("POST", METRICS_PATH, body=body, headers=headers)
         answer = connection.getresponse()
@@ -158,7 +159,7 @@ def test_opentelemetrys_exporter_of_deltas_is_refused(receiver):
     provider.get_meter("test").create_counter("vllm_num_requests_running").add(1)
     assert provider.force_flush(30_000)
     provider.shutdown()
-    with closing(http.client.HTTPConnection(*receiver.address, timeout=10)) as connection:
+    with closing(http.client.HTTPConnection(host, port, timeout=10)) as connection:
         connection.request("GET", "/metrics")
         text = connection.getresponse().read().decode()
     assert "gputide_receiver_samples_delta_total 1.0" in text
