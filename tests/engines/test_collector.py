@@ -14,7 +14,6 @@ from typing import Any
 import pytest
 import yaml
 
-from fleet.schema import CARD_USAGE, POD_USAGE
 from fleet.settings.settings import load_settings
 from gputide.container.telemetry import open_telemetry
 from gputide.operate.engine_process import kill_process, start_process, wait_until
@@ -117,11 +116,11 @@ def collector(peers: GoPeers, folder: Path, pipelines: dict[str, Any]) -> Any:
     return program("collector", folder, [str(peers.collector), "--config=file:collector.yml"], config)
 
 
-def rows_of(bus: Any, folder: Path) -> list[Any]:
+def rows_of(bus: Any, folder: Path) -> tuple[Any, ...]:
     """Rows of the warehouse after a roll-up of a bus."""
     with closing(DuckdbWarehouse(folder)) as warehouse:
         roll_up(bus, warehouse)
-        return [stored_rows(warehouse, table) for table in USAGE_TABLES]
+        return tuple(stored_rows(warehouse, table) for table in USAGE_TABLES)
 
 
 def samples_in(bus: Any) -> int:
@@ -167,11 +166,12 @@ def test_the_collector_and_prometheus_make_the_same_rows_of_one_page(go_peers: G
             time.sleep(STEP_SECONDS)
         wait_until(lambda: min(samples_in(sent), samples_in(written)) >= 2 * STEPS, prometheus, seconds_max=60)
     assert by_otlp.counts["samples_invalid"] == by_otlp.counts["corrupt_bodies"] == by_otlp.untrusted == 0
-    assert rows_of(sent, tmp_path / "a") == rows_of(written, tmp_path / "b")
-    pods, cards = rows_of(sent, tmp_path / "c")
+    found = pods, cards = rows_of(sent, tmp_path / "a")
+    assert found == rows_of(written, tmp_path / "b")
     assert {key[2] for key in cards} == {f"GPU-{card}" for card in range(CARDS)}
     assert {key[2] for key in pods} >= {f"GPU-{card}" for card in range(1, CARDS)}
-    assert (POD_USAGE, CARD_USAGE) == USAGE_TABLES
+    day = max(level for level, _, _ in cards)
+    assert {row["samples"] for (level, _, _), row in cards.items() if level == day} == {STEPS}
 
 
 def test_the_collector_understands_our_traces_and_passes_own_metrics_on_to_our_receiver(
