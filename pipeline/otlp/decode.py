@@ -27,6 +27,8 @@ from pipeline.remote_write.kernels import NO_ROOM, OK
 
 GZIP_EXPANSION_MAX = 1032
 """Bytes that a byte of a gzip body can become at most (zlib.net/zlib_tech.html, "Maximum Compression Factor")."""
+NEW_BYTES_OF_FEW_MAX = 512 << 10
+"""Attributes that were not met before and are read while other small bodies wait: some 30 ms."""
 _GZIP = b"\x1f\x8b"
 _GZIP_BITS = 31
 _STATUS_TEXT = {**STATUS_TEXT, kernels.SPLIT: "parts of one message that belong together stand apart"}
@@ -46,33 +48,56 @@ def message_length(body: bytes) -> int:
     return int.from_bytes(body[-4:], "little") if body.startswith(_GZIP) else len(body)
 
 
+class _Much(Exception):
+    """A body has more that was not met before than may be read now."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Walked:
     """A body of which it is known where its parts stand.
 
     Attributes:
-        names: per metric its name in Prometheus; None for one that nobody asked for.
-        sizes: per metric how many points it has, shape (metrics,).
-        is_wanted: which metrics somebody asked for, shape (metrics,).
-        is_taken: which of them are no sums over an interval, shape (metrics,).
+        found: rows of its metrics, shape (metrics, METRIC_COLUMNS).
         histograms: distributions.
     """
 
     message: bytes
     room: kernels.Room
-    names: list[bytes | None]
-    sizes: NDArray[np.int32]
-    is_wanted: NDArray[np.bool_]
-    is_taken: NDArray[np.bool_]
+    found: NDArray[np.int32]
     histograms: int
+
+    @property
+    def numbers(self) -> int:
+        """Points of numbers."""
+        return int((self.found[:, kernels.POINTS_END] - self.found[:, kernels.POINTS_START]).sum())
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Points:
+    """The points of a body that are taken, and how many are not.
+
+    Attributes:
+        fields: label fields of each.
+    """
+
+    fields: list[bytes]
+    ts_ms: NDArray[np.int64]
+    value_bits: NDArray[np.uint64]
+    histograms: int
+    unwanted: int
+    deltas: int
 
 
 class OtlpDecoder:
-    """Decodes one body after another; one thread at a time may use it."""
+    """Decodes one body after another; one thread at a time may use it.
 
-    def __init__(self, limits: BodyLimits) -> None:
+    Args:
+        labels: what is remembered of labels, which several decoders may share; its own unless given.
+    """
+
+    def __init__(self, limits: BodyLimits, labels: LabelFields | None = None) -> None:
         self._limits = limits
-        self._labels = LabelFields()
+        self._labels = LabelFields() if labels is None else labels
         self._names: dict[bytes, bytes | None] = {}
 
     def decode(self, body: bytes) -> DecodedBody:
@@ -82,12 +107,20 @@ class OtlpDecoder:
             TooLarge: the body passes a limit.
             Corrupt: the body is cut, not protobuf or not this message; nothing of it can be used.
         """
-        return self._columns(self._walked(body))
+        return _columns(self._points(self._walked(body)))
 
     def decode_few(self, body: bytes, points_max: int) -> DecodedBody | None:
-        """As `decode`; None where it has more than `points_max` points of metrics that mean something."""
+        """As `decode`; None where it has more points or metrics than `points_max`, or much that was not met before.
+
+        What was read of it by then is remembered.
+        """
         walked = self._walked(body)
-        return None if int(walked.sizes[walked.is_taken].sum()) > points_max else self._columns(walked)
+        if max(len(walked.found), walked.numbers) > points_max:
+            return None
+        try:
+            return _columns(self._points(walked, NEW_BYTES_OF_FEW_MAX))
+        except _Much:
+            return None
 
     def _walked(self, body: bytes) -> _Walked:
         message = self._unpacked(body)
@@ -103,59 +136,38 @@ class OtlpDecoder:
             raise Corrupt(
                 f"cannot decode ExportMetricsServiceRequest, resource at byte {position}: {_STATUS_TEXT[status]}"
             )
-        found = room.metrics[:metrics]
-        starts, ends, kinds = (found[:, part] for part in (kernels.NAME_START, kernels.NAME_END, kernels.KIND))
-        is_number = (kinds != kernels.HISTOGRAM).tolist()
-        names = [
-            self._name(message[start:end]) if is_one else None
-            for start, end, is_one in zip(starts.tolist(), ends.tolist(), is_number, strict=True)
-        ]
-        is_wanted = np.array([name is not None for name in names], dtype=np.bool_)
-        return _Walked(
-            message=message,
-            room=room,
-            names=names,
-            sizes=found[:, kernels.POINTS_END] - found[:, kernels.POINTS_START],
-            is_wanted=is_wanted,
-            is_taken=is_wanted & (kinds == kernels.NUMBERS),
-            histograms=histograms,
-        )
+        return _Walked(message=message, room=room, found=room.metrics[:metrics], histograms=histograms)
 
-    def _columns(self, walked: _Walked) -> DecodedBody:
-        fields, kept = self._fields(walked)
-        texts, room = joined_texts(fields), walked.room
-        places = np.arange(len(fields))
-        runs = (texts.starts[:-1], texts.starts[1:], places, places + 1, np.zeros_like(places))
-        return DecodedBody(
-            version=Version.V1,
-            data=texts.data,
-            series=np.column_stack(runs).astype(np.int32),
-            ts_ms=room.ts_ms[kept],
-            values=room.value_bits[kept].view(np.float64),
-            symbols=np.empty((0, 2), dtype=np.int32),
-            metadata=0,
-            histograms=walked.histograms,
-            unsound_histograms=0,
-            exemplars=0,
-            unwanted=int(walked.sizes[~walked.is_wanted].sum()),
-            deltas=int(walked.sizes[walked.is_wanted & ~walked.is_taken].sum()),
-        )
+    def _points(self, walked: _Walked, new_bytes_max: int | None = None) -> _Points:
+        """Label fields of every point that is taken, and what became of the others.
 
-    def _fields(self, walked: _Walked) -> tuple[list[bytes], NDArray[np.int64]]:
-        """Label fields of every point that is taken, and which points these are."""
-        message, room = walked.message, walked.room
+        Args:
+            new_bytes_max: most bytes of attributes that were not met before; None for as many as there are.
+
+        Raises:
+            _Much: there are more.
+        """
+        message, room, labels = walked.message, walked.room, self._labels
         fields: list[bytes] = []
         runs = [np.empty(0, dtype=np.int64)]
-        held = 0
-        for metric in np.flatnonzero(walked.is_taken).tolist():
-            name = walked.names[metric]
-            resource, _, _, _, first, end = room.metrics[metric].tolist()
-            start, stop = room.resources[resource].tolist()
-            if name is None or first == end:
+        held = new = unwanted = deltas = 0
+        for resource, name_start, name_end, kind, first, end in walked.found.tolist():
+            name = None if kind == kernels.HISTOGRAM else self._name(message[name_start:name_end])
+            if name is None or kind == kernels.DELTA_SUM:
+                unwanted += end - first if name is None else 0
+                deltas += end - first if name is not None else 0
                 continue
-            target = self._labels.target(message[start:stop])
+            start, stop = room.resources[resource].tolist()
+            target = labels.known_target(message[start:stop])
+            if target is None:
+                new = _added(new, stop - start, new_bytes_max)
+                target = labels.target(message[start:stop])
             for left, right in room.attributes[first:end].tolist():
-                made = self._labels.fields(target, name, message[left:right])
+                attributes = message[left:right]
+                made = labels.known(target, name, attributes)
+                if made is None:
+                    new = _added(new, right - left, new_bytes_max)
+                    made = labels.make(target, name, attributes)
                 held += len(made)
                 if held > self._limits.decoded_bytes:
                     raise TooLarge(
@@ -164,7 +176,11 @@ class OtlpDecoder:
                     )
                 fields.append(made)
             runs.append(np.arange(first, end, dtype=np.int64))
-        return fields, np.concatenate(runs)
+        kept = np.concatenate(runs)
+        return _Points(
+            fields=fields, ts_ms=room.ts_ms[kept], value_bits=room.value_bits[kept], histograms=walked.histograms,
+            unwanted=unwanted, deltas=deltas,
+        )  # fmt: skip
 
     def _name(self, raw: bytes) -> bytes | None:
         """The name of a metric in Prometheus; None for one that nobody asked for."""
@@ -197,6 +213,31 @@ class OtlpDecoder:
                 f"hold the {length} bytes that it declares"
             )
         return message
+
+
+def _added(new: int, more: int, new_max: int | None) -> int:
+    if new_max is not None and new + more > new_max:
+        raise _Much
+    return new + more
+
+
+def _columns(points: _Points) -> DecodedBody:
+    texts, places = joined_texts(points.fields), np.arange(len(points.fields))
+    runs = (texts.starts[:-1], texts.starts[1:], places, places + 1, np.zeros_like(places))
+    return DecodedBody(
+        version=Version.V1,
+        data=texts.data,
+        series=np.column_stack(runs).astype(np.int32),
+        ts_ms=points.ts_ms,
+        values=points.value_bits.view(np.float64),
+        symbols=np.empty((0, 2), dtype=np.int32),
+        metadata=0,
+        histograms=points.histograms,
+        unsound_histograms=0,
+        exemplars=0,
+        unwanted=points.unwanted,
+        deltas=points.deltas,
+    )
 
 
 def _room(size: int, samples: int) -> kernels.Room:

@@ -8,6 +8,7 @@ judges all labels. Source: open-telemetry/opentelemetry-proto:opentelemetry/prot
 from __future__ import annotations
 
 import struct
+import threading
 from collections.abc import Iterator
 from dataclasses import dataclass
 
@@ -24,7 +25,7 @@ from fleet.opentelemetry import (
 from pipeline.remote_write.protobuf_fields import bytes_field, read_field
 
 BYTES_MAX = 8 << 20
-"""Bytes of labels that are remembered by one decoder."""
+"""Bytes of labels that are remembered by all decoders together."""
 _ENTRY_BYTES = 256
 _TARGET_LABELS, _WEAK_LABELS = ({label.encode() for label in labels} for labels in (TARGET_LABELS, WEAK_LABELS))
 _RESOURCE_LABELS = {key.encode(): label.encode() for key, label in RESOURCE_LABELS.items()}
@@ -48,14 +49,22 @@ class Target:
 
 
 class LabelFields:
-    """Makes label fields; mutable: remembers within `BYTES_MAX` what it made, and forgets all of it beyond."""
+    """Makes label fields; mutable: remembers within `BYTES_MAX` what it made, and forgets all of it beyond.
+
+    Threads may ask at once. A number is given once, so that a target outlives being forgotten.
+    """
 
     def __init__(self) -> None:
         self._targets: dict[bytes, Target] = {}
         self._fields: dict[tuple[int, bytes, bytes], bytes] = {}
+        self._lock = threading.Lock()
         self._count = 0
         self.held_bytes = 0
         """What is remembered, at most `BYTES_MAX`."""
+
+    def known_target(self, resource: bytes) -> Target | None:
+        """What a Resource message says that was read a short while ago; None for others."""
+        return self._targets.get(resource)
 
     def target(self, resource: bytes) -> Target:
         """What a Resource message says.
@@ -63,15 +72,18 @@ class LabelFields:
         Raises:
             Corrupt: it is no such message.
         """
-        found = self._targets.get(resource)
-        if found is None:
+        labels = _target_labels(resource)
+        with self._lock:
             self._count += 1
-            found = Target(self._count, _target_labels(resource))
+            made = Target(self._count, labels)
             self._hold(2 * len(resource))
-            self._targets[resource] = found
-        return found
+            return self._targets.setdefault(resource, made)
 
-    def fields(self, target: Target, name: bytes, attributes: bytes) -> bytes:
+    def known(self, target: Target, name: bytes, attributes: bytes) -> bytes | None:
+        """The label fields of a point that were made a short while ago; None for others."""
+        return self._fields.get((target.number, name, attributes))
+
+    def make(self, target: Target, name: bytes, attributes: bytes) -> bytes:
         """The label fields of a point: version 1's, sorted by name.
 
         Args:
@@ -81,13 +93,11 @@ class LabelFields:
         Raises:
             Corrupt: they are no such fields.
         """
-        key = (target.number, name, attributes)
-        found = self._fields.get(key)
-        if found is None:
-            found = _label_fields(target.labels, name, attributes)
-            self._hold(len(attributes) + len(found))
-            self._fields[key] = found
-        return found
+        made = _label_fields(target.labels, name, attributes)
+        with self._lock:
+            self._hold(len(attributes) + len(made))
+            self._fields[target.number, name, attributes] = made
+        return made
 
     def _hold(self, count: int) -> None:
         self.held_bytes += count + _ENTRY_BYTES

@@ -12,6 +12,7 @@ from contextlib import contextmanager, suppress
 
 from fleet.errors import Unavailable
 from pipeline.otlp.decode import Otlp, OtlpDecoder, message_length
+from pipeline.otlp.labels import LabelFields
 from pipeline.remote_write.decode import BodyLimits, DecodedBody, Decoder, Version, declared_length
 
 SMALL_BYTES_MAX = 4 << 20
@@ -40,11 +41,15 @@ def may_be_small(body: bytes, message: Message) -> bool:
 
 
 class BodyDecoder:
-    """Decodes bodies of every kind, one after another; one thread at a time may use it."""
+    """Decodes bodies of every kind, one after another; one thread at a time may use it.
 
-    def __init__(self, limits: BodyLimits) -> None:
+    Args:
+        labels: what is remembered of OTLP's labels, which decoders share.
+    """
+
+    def __init__(self, limits: BodyLimits, labels: LabelFields) -> None:
         self._remote_write = Decoder(limits)
-        self._otlp = OtlpDecoder(limits)
+        self._otlp = OtlpDecoder(limits, labels)
 
     def decode(self, body: bytes, message: Message) -> DecodedBody:
         """Unpacks and scans one body as it came over the wire.
@@ -58,7 +63,7 @@ class BodyDecoder:
         return self._remote_write.decode(body, message)
 
     def decode_small(self, body: bytes, message: Message) -> DecodedBody | None:
-        """As `decode`; None for a body with more than `SMALL_SAMPLES_MAX` samples or series."""
+        """As `decode`; None for a body that must take the turn of a large one: it holds more than it declares."""
         if isinstance(message, Otlp):
             return self._otlp.decode_few(body, SMALL_SAMPLES_MAX)
         decoded = self._remote_write.decode(body, message)
@@ -70,7 +75,8 @@ class Turns:
 
     def __init__(self, limits: BodyLimits) -> None:
         self._limits = limits
-        self._decoders = [BodyDecoder(limits) for _ in range(SMALL_AT_ONCE)]
+        self._labels = LabelFields()
+        self._decoders = [BodyDecoder(limits, self._labels) for _ in range(SMALL_AT_ONCE)]
         self._freed = threading.Condition()
         self._waiting = 0
         self._large = threading.Lock()
@@ -113,7 +119,7 @@ class Turns:
             if not self._large.acquire(timeout=LARGE_WAIT_SECONDS):
                 raise Crowded(f"cannot take a large body: its turn did not come within {LARGE_WAIT_SECONDS:g} s")
             try:
-                yield BodyDecoder(self._limits)
+                yield BodyDecoder(self._limits, self._labels)
             finally:
                 self._large.release()
         finally:

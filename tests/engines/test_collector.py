@@ -22,7 +22,7 @@ from pipeline.records.rows import unpack
 from pipeline.rollup.rollup import RollupMetrics
 from pipeline.warehouse.warehouse_duckdb import DuckdbWarehouse
 from tests.engines.go_peers import GoPeers
-from tests.pipeline.builders import USAGE_TABLES, file_bus, intake_of, roll_up, series_table, stored_rows
+from tests.pipeline.builders import USAGE_TABLES, file_bus, intake_of, roll_up, stored_rows
 from tests.pipeline.receiving import served
 from wire import telemetry
 from wire.own_metrics import OwnMetrics
@@ -133,10 +133,9 @@ def test_the_collector_and_prometheus_make_the_same_rows_of_one_page(go_peers: G
     # Prometheus writes nothing on from before it was started.
     page = Page(int(time.time()) * 1000 + 60_000)
     sent, written = file_bus(tmp_path / "sent"), file_bus(tmp_path / "written")
-    table = {"series_max": 100_000}
     with ExitStack() as opened:
         address = opened.enter_context(shown(page))
-        by_otlp, by_remote_write = intake_of(sent, series_table(**table)), intake_of(written, series_table(**table))
+        by_otlp, by_remote_write = intake_of(sent), intake_of(written)
         otlp, remote = (
             opened.enter_context(served(lambda _sender, one=one: one, LIMITS)).address
             for one in (by_otlp, by_remote_write)

@@ -6,7 +6,8 @@ import subprocess
 import sys
 
 EXTRAS = ("aiohttp", "authlib", "dash", "dash_ag_grid", "fastjsonschema", "flask", "h2", "kafka", "mcp",
-          "opentelemetry", "pg8000", "plotly", "pyhive", "pyiceberg", "pynvml", "requests", "sqlalchemy", "typst")  # fmt: skip
+          "opentelemetry", "pg8000", "plotly", "pyhive", "pyiceberg", "pynvml", "requests", "sqlalchemy",
+          "typst")  # fmt: skip
 WITHOUT = f"import sys; sys.modules.update(dict.fromkeys({EXTRAS!r}))"
 
 

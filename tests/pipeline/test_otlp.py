@@ -336,7 +336,7 @@ def test_what_is_remembered_of_labels_is_bounded():
     made = LabelFields()
     for number in range(3000):
         target = made.target(b"")
-        made.fields(target, b"up", bytes(pairs_field(f"{number:05d}" + "x" * 8000)))
+        made.make(target, b"up", bytes(pairs_field(f"{number:05d}" + "x" * 8000)))
         assert made.held_bytes <= BYTES_MAX
 
 
@@ -353,6 +353,20 @@ def test_a_body_with_many_points_in_few_bytes_takes_the_turn_of_a_large_one(tmp_
     assert OtlpDecoder(body_limits()).decode_few(body, SMALL_SAMPLES_MAX) is None
     (answer,), _ = taken(tmp_path, request)
     assert answer.samples == SMALL_SAMPLES_MAX + 1
+
+
+def test_a_small_body_that_brings_much_that_is_new_takes_the_turn_of_a_large_one_until_it_is_known():
+    request = request_of(
+        [
+            (CARD, "DCGM_FI_DEV_GPU_UTIL", {**DCGM, "UUID": f"GPU-{card}", "x": "y" * 400}, AT, 5.0)
+            for card in range(2000)
+        ]
+    )
+    body, decoder = request.SerializeToString(), OtlpDecoder(body_limits())
+    answers = [decoder.decode_few(body, SMALL_SAMPLES_MAX) for _ in range(6)]
+    assert answers[0] is None
+    assert len(answers[-1].series) == 2000
+    assert named(answers[-1]) == named(OtlpDecoder(body_limits()).decode(body))
 
 
 def test_fields_of_any_order_are_read_and_unknown_ones_skipped():
