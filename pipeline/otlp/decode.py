@@ -11,8 +11,10 @@ Formats: opentelemetry.io/docs/specs/otlp (binary protobuf over HTTP), RFC 1952 
 from __future__ import annotations
 
 import zlib
+from collections.abc import Iterator
 from dataclasses import dataclass
 from enum import IntEnum
+from time import sleep
 
 import numpy as np
 from numpy.typing import NDArray
@@ -29,6 +31,9 @@ GZIP_EXPANSION_MAX = 1032
 """Bytes that a byte of a gzip body can become at most (zlib.net/zlib_tech.html, "Maximum Compression Factor")."""
 NEW_BYTES_OF_FEW_MAX = 512 << 10
 """Attributes that were not met before and are read while other small bodies wait: some 30 ms."""
+_TURN_BYTES = 64 << 10
+_PAUSE_SECONDS = 0.001
+_PIECE_ROWS = 4096
 _GZIP = b"\x1f\x8b"
 _GZIP_BITS = 31
 _STATUS_TEXT = {**STATUS_TEXT, kernels.SPLIT: "parts of one message that belong together stand apart"}
@@ -151,7 +156,7 @@ class OtlpDecoder:
         fields: list[bytes] = []
         runs = [np.empty(0, dtype=np.int64)]
         held = new = unwanted = deltas = 0
-        for resource, name_start, name_end, kind, first, end in walked.found.tolist():
+        for resource, name_start, name_end, kind, first, end in _in_pieces(walked.found):
             name = None if kind == kernels.HISTOGRAM else self._name(message[name_start:name_end])
             if name is None or kind == kernels.DELTA_SUM:
                 unwanted += end - first if name is None else 0
@@ -162,7 +167,7 @@ class OtlpDecoder:
             if target is None:
                 new = _added(new, stop - start, new_bytes_max)
                 target = labels.target(message[start:stop])
-            for left, right in room.attributes[first:end].tolist():
+            for left, right in _in_pieces(room.attributes[first:end]):
                 attributes = message[left:right]
                 made = labels.known(target, name, attributes)
                 if made is None:
@@ -216,9 +221,19 @@ class OtlpDecoder:
 
 
 def _added(new: int, more: int, new_max: int | None) -> int:
+    """Bytes of attributes that were not met before, some more of them; lets other threads go first now and then."""
     if new_max is not None and new + more > new_max:
         raise _Much
+    if (new + more) // _TURN_BYTES > new // _TURN_BYTES:
+        sleep(_PAUSE_SECONDS)  # who waits for the interpreter would else wait for the system's next slice, too
     return new + more
+
+
+def _in_pieces(rows: NDArray[np.int32]) -> Iterator[tuple[int, ...]]:
+    """Rows as numbers, some thousand at a time: one call for all of them would keep the interpreter too long."""
+    for first in range(0, len(rows), _PIECE_ROWS):
+        piece = rows[first : first + _PIECE_ROWS]
+        yield from zip(*(piece[:, column].tolist() for column in range(piece.shape[1])), strict=True)
 
 
 def _columns(points: _Points) -> DecodedBody:
