@@ -260,4 +260,3 @@ class _Once(logging.Handler):
         if now >= self._next_at:
             self._next_at = now + self.EVERY_SECONDS
             _log.warning("telemetry could not be sent: see telemetry.endpoint", why=record.getMessage()[:300])
-
