@@ -8,16 +8,21 @@ and does nothing, and nothing of OpenTelemetry is imported. `gputide.container.t
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
-from typing import TYPE_CHECKING, Protocol
-
-if TYPE_CHECKING:
-    from prometheus_client.registry import Collector  # which a process without metrics does without
+from typing import Any, Protocol
 
 Attribute = str | int | float | bool
 TRACEPARENT = "traceparent"
 """Header field, and in capitals environment variable, that names the trace of who asks (w3.org/TR/trace-context)."""
+
+
+class Shown(Protocol):
+    """What a scrape would see: a collector of prometheus-client, which a process without metrics does not load."""
+
+    def collect(self) -> Iterable[Any]:
+        """Its families of metrics."""
+        ...
 
 
 class Telemetry(Protocol):
@@ -31,7 +36,7 @@ class Telemetry(Protocol):
         """A span that ends now."""
         ...
 
-    def show(self, metrics: Collector) -> None:
+    def show(self, metrics: Shown) -> None:
         """Have metrics be sent from time to time."""
         ...
 
@@ -59,7 +64,7 @@ def record(name: str, seconds: float, parent: str | None = None, **attributes: A
         on.record(name, time.time_ns() - int(seconds * 1e9), attributes, parent)
 
 
-def show(metrics: Collector) -> None:
+def show(metrics: Shown) -> None:
     """Have the metrics that a scrape of this process would see be sent as well."""
     on = _Slot.telemetry
     if on is not None:

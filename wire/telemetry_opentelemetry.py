@@ -41,15 +41,13 @@ from opentelemetry.sdk.trace.sampling import ALWAYS_ON, ParentBased, Sampler, Sa
 from opentelemetry.sdk.util.instrumentation import InstrumentationScope
 from opentelemetry.trace import Status, StatusCode
 from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
-from prometheus_client.core import Metric as Family
-from prometheus_client.registry import Collector
 from requests.auth import AuthBase
 
 from fleet.logs import logger
 from fleet.settings.telemetry import TelemetrySettings
 from wire.header_lines import checked_headers, header_lines
 from wire.replaced_files import ReplacedFiles
-from wire.telemetry import TRACEPARENT, Attribute
+from wire.telemetry import TRACEPARENT, Attribute, Shown
 
 VERBS = "gputide "
 """Beginning of the names of spans that are traced in any case: what a person typed."""
@@ -97,7 +95,7 @@ class OpenTelemetry:
         self._metrics = OTLPMetricExporter(f"{base}/v1/metrics", session=_session(headers), **options)
         self._scope = InstrumentationScope(_SCOPE, version)
         self._began_ns = time.time_ns()
-        self._shown: list[Collector] = []
+        self._shown: list[Shown] = []
         self._every_seconds = settings.metrics_seconds
         self._stopped = threading.Event()
         self._sender: threading.Thread | None = None
@@ -122,7 +120,7 @@ class OpenTelemetry:
         context = None if parent is None else self._propagator.extract({TRACEPARENT: parent})
         self._tracer.start_span(name, context, attributes=attributes, start_time=began_ns).end()
 
-    def show(self, metrics: Collector) -> None:
+    def show(self, metrics: Shown) -> None:
         """Have metrics be sent every `telemetry.metrics_seconds`, and once at the end."""
         self._shown.append(metrics)
         if self._sender is None:
@@ -158,10 +156,11 @@ class OpenTelemetry:
         return MetricsData([ResourceMetrics(resource=self._resource, scope_metrics=scopes, schema_url="")])
 
 
-def metrics_of(family: Family, began_ns: int, now_ns: int) -> Iterator[Metric]:
+def metrics_of(family: Any, began_ns: int, now_ns: int) -> Iterator[Metric]:
     """The metrics of one family, under the names that a scrape shows: counters as sums, histograms with their buckets.
 
     Args:
+        family: of prometheus-client.
         began_ns: since when counters count, nanoseconds since 1970.
         now_ns: when they were read.
     """

@@ -136,10 +136,8 @@ def test_the_collector_and_prometheus_make_the_same_rows_of_one_page(go_peers: G
     with ExitStack() as opened:
         address = opened.enter_context(shown(page))
         by_otlp, by_remote_write = intake_of(sent), intake_of(written)
-        otlp, remote = (
-            opened.enter_context(served(lambda _sender, one=one: one, LIMITS)).address
-            for one in (by_otlp, by_remote_write)
-        )
+        otlp = opened.enter_context(served(lambda _sender: by_otlp, LIMITS)).address
+        remote = opened.enter_context(served(lambda _sender: by_remote_write, LIMITS)).address
         opened.enter_context(
             collector(
                 go_peers, tmp_path,
