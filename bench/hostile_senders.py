@@ -1,21 +1,25 @@
-"""Bodies of remote write that cost a receiver as much as a body can, a few kinds each from one size to the largest.
+"""Bodies of remote write and OTLP that cost a receiver as much as a body can, a few kinds each up to the largest.
 
-Used by the bar `trust-ceiling`. Every body is one that a sender may send: snappy that unpacks, protobuf that reads.
+Used by the bar `trust-ceiling`. Every body is one that a sender may send: snappy or gzip that unpacks, protobuf that
+reads.
 """
 
 from __future__ import annotations
 
+import gzip
 import struct
+import zlib
 from collections.abc import Callable, Iterator
 from random import Random
 
 import cramjam
 
 from bench.receiver_load import START_MS
+from pipeline.otlp.decode import Otlp
 from pipeline.remote_write.decode import Version
 from pipeline.remote_write.protobuf_fields import bytes_field, varint
 
-Body = tuple[Version, bytes]
+Body = tuple[Version | Otlp, bytes]
 _SAMPLE = bytes_field(2, b"\x09" + struct.pack("<d", 0.5) + b"\x10" + varint(START_MS))
 _WANTED = b"gputide_slice_duty_cycle_ratio"
 
@@ -138,6 +142,54 @@ def bomb(random: Random) -> Body:
     return Version.V1, varint(declared) + bytes(packed(bytes(1 << 20)))[4:]
 
 
+def otlp_new_series(random: Random) -> Body:
+    """OTLP: as many points of series never seen as one body may have."""
+    first = random.randrange(10**12)
+    points = (
+        bytes_field(
+            1,
+            bytes_field(7, _attribute(b"UUID", b"GPU-%d" % number))
+            + bytes_field(7, _attribute(b"exported_pod", b"p-%d" % number))
+            + _POINT,
+        )
+        for number in range(first, first + random.choice((4000, 16_000, 199_000)))
+    )
+    return Otlp.METRICS, gzip.compress(_request(b"", bytes_field(1, _GAUGE) + bytes_field(5, b"".join(points))), 1)
+
+
+def otlp_long_resource(random: Random) -> Body:
+    """OTLP: a resource as long as may be, which becomes labels of every point."""
+    value = random.randbytes(32).hex().encode() * random.choice((1, 30, 100_000))
+    points = b"".join(
+        bytes_field(1, bytes_field(7, _attribute(b"UUID", b"GPU-%d" % number)) + _POINT) for number in range(150_000)
+    )
+    resource = bytes_field(1, _attribute(b"service.name", value))
+    return Otlp.METRICS, gzip.compress(_request(resource, bytes_field(1, _GAUGE) + bytes_field(5, points)), 1)
+
+
+def otlp_empty_parts(random: Random) -> Body:
+    """OTLP: metrics, points or resources without anything, as many as fit."""
+    count = random.choice((199_000, 12 << 20))
+    empty = b"\x12\x00" * count
+    parts = (b"\x0a\x00" * count, bytes_field(1, empty), bytes_field(1, bytes_field(2, empty)))
+    return Otlp.METRICS, gzip.compress(random.choice(parts), 1)
+
+
+def otlp_many_attributes(random: Random) -> Body:
+    """OTLP: points with thousands of attributes each."""
+    attributes = b"".join(bytes_field(7, _attribute(b"a%d" % number, b"v")) for number in range(20_000))
+    points = bytes_field(1, attributes + _POINT) * random.randint(1, 60)
+    return Otlp.METRICS, gzip.compress(_request(b"", bytes_field(1, _GAUGE) + bytes_field(5, points)), 1)
+
+
+def otlp_bomb(random: Random) -> Body:
+    """OTLP: gzip that becomes as much as may be, and more, of one byte; or says so and does not."""
+    size = random.choice((31 << 20, 256 << 20))
+    packer = zlib.compressobj(9, zlib.DEFLATED, 31)
+    body = b"".join(packer.compress(bytes(1 << 20)) for _ in range(size >> 20)) + packer.flush()
+    return Otlp.METRICS, body if random.random() < 0.5 else body[:-4] + struct.pack("<I", 31 << 20)
+
+
 KINDS: dict[str, Callable[[Random], Body]] = {
     make.__name__: make
     for make in (
@@ -152,8 +204,24 @@ KINDS: dict[str, Callable[[Random], Body]] = {
         histograms,
         many_samples,
         bomb,
+        otlp_new_series,
+        otlp_long_resource,
+        otlp_empty_parts,
+        otlp_many_attributes,
+        otlp_bomb,
     )
 }
+
+_GAUGE = b"DCGM_FI_DEV_GPU_UTIL"
+_POINT = b"\x19" + struct.pack("<Q", START_MS * 1_000_000) + b"\x21" + struct.pack("<d", 50.0)
+
+
+def _attribute(key: bytes, value: bytes) -> bytes:
+    return bytes_field(1, key) + bytes_field(2, bytes_field(1, value))
+
+
+def _request(resource: bytes, metric: bytes) -> bytes:
+    return bytes_field(1, bytes_field(1, resource) + bytes_field(2, bytes_field(2, metric)))
 
 
 def _label(name: bytes, value: bytes) -> bytes:

@@ -27,6 +27,7 @@ from dashboards.access.sign_in import HEALTH_PATH
 from dashboards.words.reading import LANGUAGES, READING
 from fleet.words import Language
 from wire.own_metrics import CONTENT_TYPE, PATH, OwnMetrics
+from wire.telemetry import TRACEPARENT, record, show
 
 COOKIE = "gputide_lang"
 PARAMETER = "lang"
@@ -158,6 +159,7 @@ def measure(server: Flask) -> None:
     """Count the requests of an app, and show the counts. Called before anything may turn a request away."""
     own = OwnMetrics("web")
     metrics = WebMetrics(own)
+    show(own)
 
     def _begin() -> None:
         g.began = time.perf_counter()
@@ -165,7 +167,9 @@ def measure(server: Flask) -> None:
     def _count(response: Response) -> Response:
         kind = next((kind for start, kind in _KINDS if request.path.startswith(start)), "page")
         metrics.requests.labels(kind, str(response.status_code)).inc()
-        metrics.seconds.labels(kind).observe(time.perf_counter() - g.began)
+        seconds = time.perf_counter() - g.began
+        metrics.seconds.labels(kind).observe(seconds)
+        record(f"gputide.web.{kind}", seconds, request.headers.get(TRACEPARENT), status=response.status_code)
         return response
 
     server.before_request(_begin)

@@ -49,7 +49,7 @@ _OF_NAMESPACE = frozenset({"kube_replicaset_owner", "kube_job_owner", "gputide_q
 """Metrics that name a namespace and no pod."""
 _OF_NO_POD = (
     "gputide_card_", "gputide_node_", "kube_node_", "hami_host_", "hami_gpu_", "GPUDevice", "HostGPU", "HostCore",
-    "volcano_vgpu_device_memory_limit",
+    "hw_", "volcano_vgpu_device_memory_limit",
 )  # fmt: skip
 """Beginnings of metrics of cards and nodes, which name neither: labels of a pod are those of the target."""
 _OLD_NAMESPACE, _OLD_POD = "kubernetes_namespace", "kubernetes_pod_name"

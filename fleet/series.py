@@ -23,8 +23,10 @@ from fleet.further_exporters import (
     AMD,
     EXPORTED_POD,
     FURTHER_METRICS,
+    HARDWARE,
     LabelNames,
     is_amd_exporter,
+    is_of_gpu,
     is_of_whole_card,
 )
 from fleet.object_names import can_own
@@ -386,7 +388,8 @@ def resolve(name: str, labels: Mapping[str, str]) -> SeriesMeaning | None:
     alias = _ALIASES.get(name)
     if alias is None:
         return None
-    if alias.labels is _RECORDED and labels.get(_TARGET_LABEL):
+    is_scraped = alias.labels is _RECORDED and bool(labels.get(_TARGET_LABEL))
+    if is_scraped or (alias.labels is HARDWARE and not is_of_gpu(labels)):
         return None
     identity = _identity(alias.labels, labels)
     subject = alias.subject

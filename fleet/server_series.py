@@ -75,7 +75,7 @@ class ServerMetric:
 
 
 _USAGE = ServerMetric(measure=Measure.KV_CACHE_USAGE)
-SERVER_METRICS: Mapping[str, ServerMetric] = MappingProxyType(
+_METRICS: Mapping[str, ServerMetric] = MappingProxyType(
     {
         # vLLM, by itself, behind Open Data Hub's PodMonitor and behind Ray's agent: the name says perc, the value is
         # 0-1; renamed with the V1 engine. The number of requests is asked for the model's name beside it.
@@ -116,6 +116,10 @@ SERVER_METRICS: Mapping[str, ServerMetric] = MappingProxyType(
         "ray_serve_replica_processing_queries": ServerMetric(),
     }
 )
+SERVER_METRICS: Mapping[str, ServerMetric] = MappingProxyType(
+    {**_METRICS, **{name.replace(":", "_"): metric for name, metric in _METRICS.items()}}
+)
+"""Every metric of a server, also as pipelines of OpenTelemetry write it that keep no colon in a name."""
 _LABELS = {
     "model": "model_name",
     "cache_dtype": "cache_dtype",

@@ -139,7 +139,12 @@ _ENGINE_LABELS = ("llm-d.ai/engine-type", "inference.networking.k8s.io/engine-ty
 _ENGINES = MappingProxyType({"trtllm": "tensorrt-llm", "trtllm-serve": "tensorrt-llm", "llamacpp": "llama.cpp"})
 """What others call a server in their labels, where it is not its name."""
 _BY_NAME: Mapping[str, Server] = MappingProxyType({server.name: server for server in SERVERS})
-_PREFIXES = tuple((prefix, server.name) for server in SERVERS for prefix in server.prefixes)
+_PREFIXES = tuple(
+    (spelling, server.name)
+    for server in SERVERS
+    for prefix in server.prefixes
+    for spelling in {prefix: 0, prefix.replace(":", "_"): 0}
+)
 _BEFORE_PROGRAMS = frozenset({"--", "-c", "-lc", "-ec", "-g", "-s"})
 """Options of shells and init programs that a program's name may stand behind; behind others it is their value."""
 

@@ -120,6 +120,8 @@ _FIRST_PROCESS = 1
 """Process id of what a container runs."""
 _WORDS = "gputide.words"
 """Key of the verb's words in what a call keeps."""
+_WITHOUT_END = (("run",), ("serve",), ())
+"""What goes on until it is stopped, or is no verb: nobody waits for its end, and its parts are traced instead."""
 _HELP = "gputide.help"
 """Key of whether it asks for help."""
 
@@ -298,6 +300,11 @@ def _program(
         raise typer.Exit
     if context.invoked_subcommand is None:
         typer.echo(context.get_help())
+    words = context.meta.get(_WORDS, ())
+    if settings.telemetry.endpoint is not None and words[:1] not in _WITHOUT_END and not context.meta.get(_HELP):
+        from gputide.container.telemetry import traced_verb
+
+        context.with_resource(traced_verb(settings, words))
 
 
 def main() -> None:

@@ -28,6 +28,8 @@ REST_BYTES_MAX = 256 * 1024
 LINGER_SECONDS = 0.5
 """How long the rest of a refused request is read before its connection is closed, so that the answer arrives."""
 
+TEXT = "text/plain; charset=utf-8"
+"""Content type of an answer that is a line of text."""
 SMALL_BODY_BYTES = 1 << 20
 """Bodies beyond it leave a quarter of what all may hold to smaller ones."""
 
@@ -37,7 +39,6 @@ _TRAILER_BYTES_MAX = 8 * 1024
 _REASONS = {status.value: status.phrase for status in HTTPStatus}
 _HEX = frozenset(b"0123456789abcdefABCDEF")
 _BODILESS = frozenset({HTTPStatus.NO_CONTENT, HTTPStatus.NOT_MODIFIED})
-_TEXT = "text/plain; charset=utf-8"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -322,7 +323,7 @@ class HttpConnection:
         self,
         status: int,
         *pieces: bytes,
-        kind: str | None = _TEXT,
+        kind: str | None = TEXT,
         fields: tuple[tuple[str, str], ...] = (),
         length: int | None = None,
     ) -> None:

@@ -31,6 +31,10 @@ class Refusal(Exception):
     Args:
         retry_after_seconds: when to come again; None where that does not help.
         is_final: True where the request's end is not known, so that the connection is closed.
+
+    Attributes:
+        message: the answer's body and its content type, where a protocol wants another than the text as a line;
+            mutable: what serves the protocol sets it on the way out.
     """
 
     def __init__(
@@ -47,6 +51,7 @@ class Refusal(Exception):
         self.retry_after_seconds = retry_after_seconds
         self.fields = fields
         self.is_final = is_final
+        self.message: tuple[bytes, str] | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -29,7 +29,7 @@ from typing import TYPE_CHECKING, TypeAlias
 
 from fleet.errors import GputideError, Misconfigured, Unavailable
 from fleet.listener_files import ListenerFiles
-from wire.http_connection import RETRY_AFTER_SECONDS, BodyBudget, HttpConnection, HungUp, ServerLimits
+from wire.http_connection import RETRY_AFTER_SECONDS, TEXT, BodyBudget, HttpConnection, HungUp, ServerLimits
 from wire.http_head import Refusal, RequestHead
 from wire.http_parking import Parked, Parking
 
@@ -390,7 +390,8 @@ class HttpServer:
                 fields = exc.fields
                 if exc.retry_after_seconds is not None:
                     fields = (*fields, ("Retry-After", str(exc.retry_after_seconds)))
-                connection.answer(exc.status, f"{exc}\n".encode(), fields=fields)
+                content, kind = exc.message or (f"{exc}\n".encode(), TEXT)
+                connection.answer(exc.status, content, kind=kind, fields=fields)
             finally:
                 connection.let_go()
             if self._parks and not connection.must_close:

@@ -51,7 +51,7 @@ class OwnMetric:
     meaning: str
 
 
-class OwnMetrics:
+class OwnMetrics(Collector):
     """The metrics of one process; their names begin with `gputide_` and the process.
 
     No label may take what a tenant wrote: label values are words of ours, or names from the settings.
@@ -75,6 +75,10 @@ class OwnMetrics:
     def text(self) -> bytes:
         """All metrics in the Prometheus text format 0.0.4, with `process_…` of CPU, memory and open files (Linux)."""
         return generate_latest(self._registry)
+
+    def collect(self) -> Iterator[Metric]:
+        """All metrics, as `text` has them."""
+        yield from self._registry.collect()
 
     def counter(self, name: str, meaning: str, *labels: str) -> Counter:
         """A counter; its name ends in `_total`."""

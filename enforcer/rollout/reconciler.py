@@ -26,6 +26,7 @@ from fleet.errors import Corrupt, GputideError, Misconfigured, Refused
 from fleet.inventory import WorkloadId
 from fleet.logs import logger
 from fleet.sentences import sentence
+from wire.telemetry import span
 
 _WATCH_SECONDS = 2.0
 _UNDER_WAY = (ProgressPhase.CHANGING, ProgressPhase.MOVING, ProgressPhase.WATCHING)
@@ -160,7 +161,8 @@ class Reconciler:
             applied = in_force(self.tools.journal.runs(plan_id))
             self.want(plan_id, remove=applied if stages is None else stages, by=by)
         try:
-            return Undo(self.tools).undo(plan_id, stages=stages, recommendation=recommendation, ending=ending)
+            with span("gputide.undo.plan"):
+                return Undo(self.tools).undo(plan_id, stages=stages, recommendation=recommendation, ending=ending)
         finally:
             self.say(plan_id)
 

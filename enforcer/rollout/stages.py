@@ -34,6 +34,7 @@ from fleet.decisions import Plan
 from fleet.errors import Corrupt, Misconfigured, Refused, Unavailable
 from fleet.sentences import Sentence, first_of, recorded, sentence
 from fleet.units import parse_time
+from wire.telemetry import span
 
 Approved = Callable[[], Sequence[Approval]]
 """Says who has approved which stages by now."""
@@ -157,11 +158,12 @@ class Rollout:
             if stage in promoted:
                 results.append(StageResult(stage=stage, state=StageState.PROMOTED))
                 continue
-            if record is None:
-                tools.check_abort()
-                results.append(self._stage(plan, self._intend(plan, stage, run.stages, approved)))
-            else:
-                results.append(self._begun(plan, record))
+            with span("gputide.apply.stage", stage=stage):
+                if record is None:
+                    tools.check_abort()
+                    results.append(self._stage(plan, self._intend(plan, stage, run.stages, approved)))
+                else:
+                    results.append(self._begun(plan, record))
             if results[-1].state is not StageState.PROMOTED:
                 break
         return tuple(results)

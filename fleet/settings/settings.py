@@ -53,6 +53,7 @@ from fleet.settings.prometheus import PrometheusSettings
 from fleet.settings.provenance import ProvenanceSettings
 from fleet.settings.relief import ProbeSettings, ReliefSettings, RouterSettings, TideSettings
 from fleet.settings.scan import ScanSettings
+from fleet.settings.telemetry import TelemetrySettings
 from fleet.tiers import Guarantee, Tier
 from fleet.units import MIB
 
@@ -312,6 +313,7 @@ class Settings(Section):
     notify: NotifySettings = NotifySettings()
     dashboard: DashboardSettings = DashboardSettings()
     usage_api: UsageApiSettings = UsageApiSettings()
+    telemetry: TelemetrySettings = TelemetrySettings()
     energy: EnergySettings = EnergySettings()
 
     @property

@@ -12,12 +12,14 @@ from fleet.data_folder import DataFolder
 from fleet.errors import Misconfigured
 from fleet.settings.settings import Settings
 from gputide.container.bus import intakes_of, open_awaited_bus
+from gputide.container.telemetry import open_telemetry
 from pipeline.receiver.counts import SharedCounts
 from pipeline.receiver.receiver import Receiver
 from pipeline.receiver.senders import Sender, Senders
 from wire.http_server import listen
 from wire.listener_tls import ListenerContexts
 from wire.port_guard import PortGuard
+from wire.telemetry import show
 
 AHEAD_SECONDS = 86_400
 """How far a sender's clock may be ahead of ours: one that took local time for UTC is fourteen hours ahead at most. A
@@ -49,7 +51,9 @@ def open_receiver(
     """
     tls = receiver_tls(settings)
     senders = receiver_senders(settings)
+    counts = SharedCounts(senders.names) if counts is None else counts
     with (
+        open_telemetry(settings, "receiver"),
         open_awaited_bus(folder, settings, lane=lane) as (bus, is_open),
         closing(open_listener(settings, host, port)) if listener is None else nullcontext(listener) as opened,
     ):
@@ -62,8 +66,10 @@ def open_receiver(
             tls=None if tls is None else tls.context,
             guard=receiver_guard(settings),
             is_ready=is_open,
-            counts=SharedCounts(senders.names).of_process(0) if counts is None else counts.of_process(lane),
+            counts=counts.of_process(lane),
         )
+        if lane == 0:
+            show(counts)  # those of all processes
         server.start()
         try:
             yield server.address

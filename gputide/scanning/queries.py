@@ -7,7 +7,6 @@ import time
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
 from dataclasses import replace
-from pathlib import Path
 
 from fleet.addresses import is_loopback
 from fleet.errors import Misconfigured
@@ -15,14 +14,12 @@ from fleet.settings.scan import ScanSettings
 from pipeline.history.prometheus import PrometheusHistory
 from pipeline.password_file import read_password
 from wire.credentials import Credentials, FixedHeader, TokenFile, basic
+from wire.header_lines import checked_headers, header_lines
 from wire.http_client import Endpoint, HttpClient, endpoint_of
 from wire.prometheus_query import QueryOptions
 from wire.tls import Tls
 
 _AGENT = "gputide-scan"
-_HEADER_NAME = re.compile(r"[A-Za-z0-9!#$%&'*+.^_`|~-]{1,100}", re.ASCII)
-_HEADER_VALUE = re.compile(r"[\x20-\x7e]{0,4096}", re.ASCII)
-_HEADERS_FILE_BYTES_MAX = 64 * 1024
 # One matcher: a label, an operator, a quoted value (prometheus/prometheus:docs/querying/basics.md).
 _MATCHER = re.compile(r'[a-zA-Z_][a-zA-Z0-9_]*\s*(=|!=|=~|!~)\s*"(?:[^"\\\n]|\\.)*"', re.ASCII)
 
@@ -121,24 +118,6 @@ def _credentials(settings: ScanSettings) -> Credentials:
 
 
 def _headers(settings: ScanSettings) -> Iterator[tuple[str, str]]:
-    for name, value in (*settings.headers.items(), *_headers_of(settings.headers_file)):
-        if not _HEADER_NAME.fullmatch(name) or not _HEADER_VALUE.fullmatch(value):
-            raise Misconfigured(f"cannot use header {name[:100]!r} of scan.headers: not what HTTP allows")
-        if name.lower() in ("host", "content-length", "content-type", "transfer-encoding", "connection"):
-            raise Misconfigured(f"cannot use header {name!r} of scan.headers: it is the program's own")
-        yield name, value
-
-
-def _headers_of(path: Path | None) -> Iterator[tuple[str, str]]:
-    if path is None:
-        return
-    try:
-        with path.open(encoding="utf-8") as file:
-            text = file.read(_HEADERS_FILE_BYTES_MAX)
-    except (OSError, UnicodeDecodeError) as exc:
-        raise Misconfigured(f"cannot read scan.headers_file={path}: {exc}") from exc
-    for line in filter(str.strip, text.splitlines()):
-        name, sign, value = line.partition(":")
-        if not sign:
-            raise Misconfigured(f"cannot use scan.headers_file={path}: expected lines such as X-Scope-OrgID: team")
-        yield name.strip(), value.strip()
+    path = settings.headers_file
+    of_file = () if path is None else header_lines(path, setting="scan.headers_file")
+    return checked_headers((*settings.headers.items(), *of_file), setting="scan.headers")

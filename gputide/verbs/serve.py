@@ -13,6 +13,7 @@ from fleet.errors import Misconfigured
 from gputide.assistant import offer
 from gputide.container.access import open_web_app, usage_api
 from gputide.container.pages import views_of
+from gputide.container.telemetry import open_telemetry
 from gputide.container.warehouse import cluster_name
 from gputide.session import session_of, who
 
@@ -37,7 +38,10 @@ def serve(
             "must differ"
         )
     views = views_of(session, is_patient=False)
-    with usage_api(views, settings.usage_api, cluster=lambda: cluster_name(folder, settings)) as served:
+    with (
+        open_telemetry(settings, "web"),
+        usage_api(views, settings.usage_api, cluster=lambda: cluster_name(folder, settings)) as served,
+    ):
         if served is not None:
             host, bound = served.address
             typer.echo(f"answering the Kubernetes API server on https://{host}:{bound}", err=True)

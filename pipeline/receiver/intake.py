@@ -30,10 +30,10 @@ from fleet.errors import Corrupt, Unavailable
 from pipeline.bus.bus import BusFull
 from pipeline.receiver.record_writer import RecordWriter, Written
 from pipeline.receiver.repeats import Repeats
-from pipeline.receiver.turns import SMALL_BYTES_MAX, Crowded, Turns, is_small
+from pipeline.receiver.turns import Crowded, Message, Turns, may_be_small
 from pipeline.records.rows import TS_MAX_MS, Section, Tally, rows_of
 from pipeline.remote_write.byte_words import address, load8, store8
-from pipeline.remote_write.decode import DecodedBody, TooLarge, Version, declared_length
+from pipeline.remote_write.decode import DecodedBody, TooLarge
 from pipeline.remote_write.series_table import SeriesTable
 
 RETRY_AFTER_SECONDS = 5
@@ -51,7 +51,8 @@ class Answer:
 
     Attributes:
         text: what was wrong, one line; empty on success.
-        histograms: native histograms that were taken and counted; they are not kept.
+        rejected: samples that can't be taken now or later.
+        histograms: histograms that were taken and counted; they are not kept.
         exemplars: exemplars that were taken and counted.
         retry_after_seconds: when to come again; None where that does not help.
         is_counted: True where the body was understood, so that counts of what was written belong into the answer.
@@ -60,6 +61,7 @@ class Answer:
     status: int
     text: str = ""
     samples: int = 0
+    rejected: int = 0
     histograms: int = 0
     exemplars: int = 0
     retry_after_seconds: int | None = None
@@ -105,19 +107,19 @@ class Intake:
         self.counts: Counter[str] = Counter()
         """What became of bodies and samples; nanoseconds that appends to the bus took, and how many there were."""
 
-    def take(self, body: bytes, version: Version) -> Answer:
+    def take(self, body: bytes, message: Message) -> Answer:
         """Decodes a body, puts its rows on the bus and says what to answer.
 
         Args:
-            body: snappy block, as it came.
+            body: as it came: a snappy block of remote write, or OTLP, gzip or plain.
         """
-        body_hash = self._body_hash.name(body, version)
+        body_hash = self._body_hash.name(body, message)
         known = self._repeats.recall(body_hash)
         if known is not None:
             self._count(repeats=1)
             return known
         try:
-            answer = self._taken(body, version, body_hash)
+            answer = self._taken(body, message, body_hash)
         except TooLarge as exc:
             return self._refused(413, exc, "refused_large")
         except Corrupt as exc:
@@ -155,18 +157,18 @@ class Intake:
         """Change the bound on series; those that are known stay."""
         self._table.allow(series_max)
 
-    def _taken(self, body: bytes, version: Version, body_hash: bytes) -> Answer:
-        if (declared_length(body) or 0) <= SMALL_BYTES_MAX:
+    def _taken(self, body: bytes, message: Message, body_hash: bytes) -> Answer:
+        if may_be_small(body, message):
             decoder = self._turns.take_small()
             try:
-                decoded = decoder.decode(body, version)
-                ready = self._ready(decoded, body_hash, NEW_OF_SMALL_MAX) if is_small(decoded) else None
+                small = decoder.decode_small(body, message)
+                ready = None if small is None else self._ready(small, body_hash, NEW_OF_SMALL_MAX)
             finally:
                 self._turns.give_back(decoder)
             if ready is not None:
                 return self._written(ready)
         with self._turns.large() as fresh:
-            decoded = fresh.decode(body, version)
+            decoded = fresh.decode(body, message)
             while (ready := self._ready(decoded, body_hash, NEW_OF_SMALL_MAX)) is None:
                 pass
             return self._written(ready)
@@ -178,11 +180,12 @@ class Intake:
         sections, tally = found
         counts = {
             "samples": tally.written,
-            "samples_unwanted": tally.unwanted,
+            "samples_unwanted": tally.unwanted + decoded.unwanted,
             "samples_of_dropped_series": tally.dropped,
             "samples_out_of_range": tally.bad_values,
             "samples_out_of_time": tally.bad_times,
             "samples_invalid": tally.invalid,
+            "samples_delta": decoded.deltas,
             "samples_beyond_series_max": tally.beyond,
             "exemplars": decoded.exemplars,
             "histograms": decoded.histograms,
@@ -221,7 +224,7 @@ class Intake:
 
 def _answer(tally: Tally, decoded: DecodedBody, series_max: int) -> Answer:
     # What policy drops counts as handled: otherwise the sender would send it for ever.
-    handled = tally.written + tally.unwanted + tally.dropped + tally.bad_values + tally.bad_times
+    handled = tally.written + tally.unwanted + decoded.unwanted + tally.dropped + tally.bad_values + tally.bad_times
     text = ""
     if tally.fault is not None:
         text = f"cannot take {tally.invalid} samples: {tally.fault}; the other {handled} were written"
@@ -230,6 +233,12 @@ def _answer(tally: Tally, decoded: DecodedBody, series_max: int) -> Answer:
         text = (
             f"cannot take {tally.beyond} samples of new series: receiver.series_max={series_max} are remembered; "
             f"the other {handled} were written"
+        )
+    elif decoded.deltas:
+        text = (
+            f"cannot take {decoded.deltas} points of sums that are not cumulative: set the sender's temporality to "
+            f"cumulative, or let the collector's deltatocumulative processor add them up; the other {handled} were "
+            "written"
         )
     elif decoded.unsound_histograms:
         text = (
@@ -240,6 +249,7 @@ def _answer(tally: Tally, decoded: DecodedBody, series_max: int) -> Answer:
         status=400 if text else 204,
         text=text,
         samples=handled,
+        rejected=tally.invalid + tally.beyond + decoded.deltas,
         histograms=decoded.histograms - decoded.unsound_histograms,
         exemplars=decoded.exemplars,
         is_counted=True,

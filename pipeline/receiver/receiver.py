@@ -1,6 +1,7 @@
 """The remote-write receiver: what is asked of which path, by whom, and what is answered.
 
-`POST /api/v1/write` takes bodies of both versions, `GET /healthz` says that it listens, `GET /-/ready` that the bus
+`POST /api/v1/write` takes bodies of both versions, `POST /v1/metrics` those of OpenTelemetry (OTLP over HTTP, binary
+protobuf), which go the same way; `GET /healthz` says that it listens, `GET /-/ready` that the bus
 takes records, `GET /metrics` gives its own counters. Started by `gputide run receive` and by a replay, which sends real
 bodies through it. `wire.http_server` speaks HTTP, `intake` takes bodies, `senders` knows who may send.
 
@@ -8,7 +9,8 @@ Answers: 204 written and durable; 400 corrupt, or part of it invalid or of new s
 rest is written); 401, 403 an unknown sender; 411, 413 no body, or one that costs too much; 415 another content type or
 encoding; 429 with Retry-After when the bus or the queue of requests is full or a sender sends too much (let Prometheus
 set `retry_on_http_429: true`, its default drops them); 503 with Retry-After when storage does not let us.
-Protocol: prometheus.io/docs/specs/prw/remote_write_spec_2_0.
+Protocol: prometheus.io/docs/specs/prw/remote_write_spec_2_0. OTLP has 200 for 204, also where part is refused for good,
+and its own messages (`pipeline.otlp.answer`).
 """
 
 from __future__ import annotations
@@ -21,23 +23,31 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from fleet.settings.pipeline import ReceiverSettings
+from pipeline.otlp.answer import CONTENT_TYPE as OTLP_CONTENT_TYPE
+from pipeline.otlp.answer import response_of, status_of
+from pipeline.otlp.decode import Otlp
 from pipeline.receiver.counts import ProcessCounts, SharedCounts
 from pipeline.receiver.intake import Answer, Intake
 from pipeline.receiver.senders import ANYONE, RateLimit, Sender, Senders
+from pipeline.receiver.turns import Message
 from pipeline.remote_write.decode import Version
 from wire.http_connection import RETRY_AFTER_SECONDS, ServerLimits
 from wire.http_head import Refusal
 from wire.http_server import Exchange, HttpServer, TlsContexts
 from wire.own_metrics import CONTENT_TYPE
 from wire.port_guard import PortGuard
+from wire.telemetry import TRACEPARENT, record
 
 WRITE_PATH = "/api/v1/write"
+METRICS_PATH = "/v1/metrics"
+"""Where OTLP's exporters send metrics below the endpoint that they are given."""
 READY_PATH = "/-/ready"
 SENDERS_MAX = 1000
 """Senders whose series are kept apart at once."""
 
 _PROTOS = {"": Version.V1, "prometheus.WriteRequest": Version.V1, "io.prometheus.write.v2.Request": Version.V2}
 _TEXT = "text/plain; charset=utf-8"
+_OTLP_ENCODINGS = frozenset({"", "gzip", "identity"})
 _WRITTEN = "X-Prometheus-Remote-Write-"
 
 
@@ -112,6 +122,9 @@ class Receiver:
         if path == WRITE_PATH:
             exchange.check_method("POST")
             self._write(exchange)
+        elif path == METRICS_PATH:
+            exchange.check_method("POST")
+            self._take_otlp(exchange)
         elif path == "/healthz":
             exchange.check_method("GET")
             self._say(exchange, b"ok\n")
@@ -127,28 +140,58 @@ class Receiver:
             self._gauge()
             self._say(exchange, self._counts.text(), CONTENT_TYPE)
         else:
-            raise Refusal(404, f"there is nothing at {path[:200]!r}: bodies go to {WRITE_PATH}")
+            raise Refusal(404, f"there is nothing at {path[:200]!r}: bodies go to {WRITE_PATH} or {METRICS_PATH}")
 
     def _write(self, exchange: Exchange) -> None:
-        fields, connection = exchange.head.fields, exchange.connection
+        fields = exchange.head.fields
+        desk = self._admitted(exchange)
+        version = version_of(fields.get("content-type", ""), fields.get("content-encoding", "snappy"))
+        answer = self._taken(exchange, desk, version)
+        text = f"{answer.text}\n" if answer.text else ""
+        exchange.connection.answer(answer.status, text.encode(), fields=_fields_of(answer, version))
+
+    def _take_otlp(self, exchange: Exchange) -> None:
+        fields = exchange.head.fields
+        try:
+            desk = self._admitted(exchange)
+            message = otlp_message_of(fields.get("content-type", ""), fields.get("content-encoding", ""))
+            answer = self._taken(exchange, desk, message)
+        except Refusal as exc:
+            exc.message = (status_of(exc.status, str(exc)), OTLP_CONTENT_TYPE)
+            raise
+        content = status_of(answer.status, answer.text)
+        if answer.is_counted:
+            content = response_of(answer.rejected, answer.text)
+        status = 200 if answer.is_counted else answer.status
+        exchange.connection.answer(status, content, kind=OTLP_CONTENT_TYPE, fields=_fields_of(answer, message))
+
+    def _admitted(self, exchange: Exchange) -> _Desk:
+        """The desk of who sends a request, if it may send another one now."""
         desk = self._desk_of(exchange)
         self._counts.add("sender_requests_total", label=desk.sender.name)
         self._check_rate(desk)
-        version = version_of(fields.get("content-type", ""), fields.get("content-encoding", "snappy"))
-        body = connection.body(desk.sender.body_bytes_max)
+        return desk
+
+    def _taken(self, exchange: Exchange, desk: _Desk, message: Message) -> Answer:
+        body = exchange.connection.body(desk.sender.body_bytes_max)
         started = time.perf_counter_ns()
         self._counts.add("body_bytes_total", len(body))
         self._begin()
         try:
             self._share_series(desk)
-            answer = desk.intake.take(body, version)
+            answer = desk.intake.take(body, message)
         finally:
             self._end()
         self._count(desk)
-        self._counts.observe("request_seconds", time.perf_counter_ns() - started)
-        self._counts.add("requests_total", label=str(answer.status))
-        text = f"{answer.text}\n" if answer.text else ""
-        connection.answer(answer.status, text.encode(), fields=_fields_of(answer, version))
+        nanoseconds = time.perf_counter_ns() - started
+        self._counts.observe("request_seconds", nanoseconds)
+        status = 200 if answer.is_counted and isinstance(message, Otlp) else answer.status
+        self._counts.add("requests_total", label=str(status))
+        record(
+            "gputide.receive", nanoseconds / 1e9, exchange.head.fields.get(TRACEPARENT), message=message.name,
+            status=status, bytes=len(body), samples=answer.samples,
+        )  # fmt: skip
+        return answer
 
     def _desk_of(self, exchange: Exchange) -> _Desk:
         sender = ANYONE
@@ -279,7 +322,24 @@ def version_of(content_type: str, encoding: str) -> Version:
     return version
 
 
-def _fields_of(answer: Answer, version: Version) -> tuple[tuple[str, str], ...]:
+def otlp_message_of(content_type: str, encoding: str) -> Otlp:
+    """Which message of OTLP the header fields announce.
+
+    Raises:
+        Refusal: 415, for JSON, another content type or another encoding.
+    """
+    media = content_type.partition(";")[0].strip().lower()
+    if media != OTLP_CONTENT_TYPE:
+        hint = "set `encoding: proto` at the exporter" if media == "application/json" else "is this OTLP?"
+        raise Refusal(415, f"cannot take content type {content_type[:200]!r}: expected {OTLP_CONTENT_TYPE}; {hint}")
+    if encoding.strip().lower() not in _OTLP_ENCODINGS:
+        raise Refusal(
+            415, f"cannot take content encoding {encoding[:200]!r}: expected gzip or none; set `compression: gzip`"
+        )
+    return Otlp.METRICS
+
+
+def _fields_of(answer: Answer, version: Message) -> tuple[tuple[str, str], ...]:
     fields: tuple[tuple[str, str], ...] = ()
     if answer.retry_after_seconds is not None:
         fields = (("Retry-After", str(answer.retry_after_seconds)),)

@@ -11,7 +11,9 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 
 from fleet.errors import Unavailable
-from pipeline.remote_write.decode import BodyLimits, DecodedBody, Decoder
+from pipeline.otlp.decode import Otlp, OtlpDecoder, message_length
+from pipeline.otlp.labels import LabelFields
+from pipeline.remote_write.decode import BodyLimits, DecodedBody, Decoder, Version, declared_length
 
 SMALL_BYTES_MAX = 4 << 20
 """Largest message of a small body; twice what Prometheus sends with 10,000 samples in one."""
@@ -28,9 +30,44 @@ class Crowded(Unavailable):
     """Too many large bodies wait."""
 
 
-def is_small(body: DecodedBody) -> bool:
-    """Whether a decoded body is as small as its message was."""
-    return max(len(body.ts_ms), len(body.series)) <= SMALL_SAMPLES_MAX
+Message = Version | Otlp
+"""What a body holds, as its content type says."""
+
+
+def may_be_small(body: bytes, message: Message) -> bool:
+    """Whether a body declares a message of at most `SMALL_BYTES_MAX`."""
+    length = message_length(body) if isinstance(message, Otlp) else declared_length(body)
+    return (length or 0) <= SMALL_BYTES_MAX
+
+
+class BodyDecoder:
+    """Decodes bodies of every kind, one after another; one thread at a time may use it.
+
+    Args:
+        labels: what is remembered of OTLP's labels, which decoders share.
+    """
+
+    def __init__(self, limits: BodyLimits, labels: LabelFields) -> None:
+        self._remote_write = Decoder(limits)
+        self._otlp = OtlpDecoder(limits, labels)
+
+    def decode(self, body: bytes, message: Message) -> DecodedBody:
+        """Unpacks and scans one body as it came over the wire.
+
+        Raises:
+            TooLarge: the body passes a limit.
+            Corrupt: nothing of it can be used.
+        """
+        if isinstance(message, Otlp):
+            return self._otlp.decode(body)
+        return self._remote_write.decode(body, message)
+
+    def decode_small(self, body: bytes, message: Message) -> DecodedBody | None:
+        """As `decode`; None for a body that must take the turn of a large one: it holds more than it declares."""
+        if isinstance(message, Otlp):
+            return self._otlp.decode_few(body, SMALL_SAMPLES_MAX)
+        decoded = self._remote_write.decode(body, message)
+        return decoded if max(len(decoded.ts_ms), len(decoded.series)) <= SMALL_SAMPLES_MAX else None
 
 
 class Turns:
@@ -38,13 +75,14 @@ class Turns:
 
     def __init__(self, limits: BodyLimits) -> None:
         self._limits = limits
-        self._decoders = [Decoder(limits) for _ in range(SMALL_AT_ONCE)]
+        self._labels = LabelFields()
+        self._decoders = [BodyDecoder(limits, self._labels) for _ in range(SMALL_AT_ONCE)]
         self._freed = threading.Condition()
         self._waiting = 0
         self._large = threading.Lock()
         self._places = threading.Semaphore(1 + LARGE_WAITING_MAX)
 
-    def take_small(self) -> Decoder:
+    def take_small(self) -> BodyDecoder:
         """Waits for the turn of a small body; `give_back` ends it."""
         try:
             return self._decoders.pop()  # the one that was used last: its memory is in the processor's caches
@@ -61,7 +99,7 @@ class Turns:
             finally:
                 self._waiting -= 1
 
-    def give_back(self, decoder: Decoder) -> None:
+    def give_back(self, decoder: BodyDecoder) -> None:
         """Ends the turn of a small body; its decoder's memory is kept for the next."""
         self._decoders.append(decoder)
         if self._waiting:
@@ -69,7 +107,7 @@ class Turns:
                 self._freed.notify()
 
     @contextmanager
-    def large(self) -> Iterator[Decoder]:
+    def large(self) -> Iterator[BodyDecoder]:
         """Waits for the turn of a large body; its decoder's memory goes with it.
 
         Raises:
@@ -81,7 +119,7 @@ class Turns:
             if not self._large.acquire(timeout=LARGE_WAIT_SECONDS):
                 raise Crowded(f"cannot take a large body: its turn did not come within {LARGE_WAIT_SECONDS:g} s")
             try:
-                yield Decoder(self._limits)
+                yield BodyDecoder(self._limits, self._labels)
             finally:
                 self._large.release()
         finally:

@@ -31,12 +31,13 @@ EXPANSION_MAX = 64
 SYMBOLS_PER_SAMPLE_MAX = 4
 """Symbols that a body of version 2 may have per sample that it may have; honest senders have one or two."""
 
-_STATUS_TEXT = {
+STATUS_TEXT = {
     kernels.CUT: "a field reaches beyond the end of its message: the body is cut or no protobuf",
     kernels.BAD_WIRE: "a field has a wire type that does not fit its number: the body is no such message",
     kernels.OTHER_VERSION: "it holds fields of the other version's message: the content type names the wrong one",
     kernels.SPLIT_LABELS: "the labels of one series don't stand together",
 }
+"""What a scan ended with, in words."""
 
 
 class TooLarge(Corrupt):
@@ -81,6 +82,8 @@ class DecodedBody:
         histograms: number of native histograms, which are counted and not kept.
         unsound_histograms: those of them whose count is not that of their buckets, or whose buckets can't be.
         exemplars: number of exemplars, which are counted and not kept.
+        unwanted: samples of metrics that nobody asked for, which are left out already; only OTLP has any.
+        deltas: samples over an interval each, which can't be taken; likewise.
     """
 
     version: Version
@@ -93,6 +96,8 @@ class DecodedBody:
     histograms: int
     unsound_histograms: int
     exemplars: int
+    unwanted: int = 0
+    deltas: int = 0
 
 
 class Decoder:
@@ -134,7 +139,7 @@ class Decoder:
             )
         if status != kernels.OK:
             name = "prometheus.WriteRequest" if version is Version.V1 else "io.prometheus.write.v2.Request"
-            raise Corrupt(f"cannot decode {name} at byte {position}: {_STATUS_TEXT[status]}")
+            raise Corrupt(f"cannot decode {name} at byte {position}: {STATUS_TEXT[status]}")
         if version is Version.V2 and symbols and room.symbols[0, 0] != room.symbols[0, 1]:
             raise Corrupt("cannot decode remote-write body: the first symbol is not the empty string")
         if version is Version.V2 and series and not symbols:

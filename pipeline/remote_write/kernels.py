@@ -25,7 +25,7 @@ SERIES_COLUMNS = 5
 
 
 @njit(cache=True, nogil=True, forceinline=True)
-def _varint(at: Any, end: Any) -> Any:
+def varint_of(at: Any, end: Any) -> Any:
     """Value and position after it; position -1 where the varint is cut or too long."""
     if at + 8 <= end:
         # Eight bytes at once: the lowest byte without its high bit ends the number, the other high bits are squeezed
@@ -52,8 +52,8 @@ def _varint(at: Any, end: Any) -> Any:
 
 
 @njit(cache=True, nogil=True, forceinline=True)
-def _small(at: Any, end: Any) -> Any:
-    """As `_varint`, for numbers that mostly take one byte or two."""
+def small_number(at: Any, end: Any) -> Any:
+    """As `varint_of`, for numbers that mostly take one byte or two."""
     if at + 2 <= end:
         first = np.uint64(load8(at))
         if first < 128:
@@ -61,19 +61,19 @@ def _small(at: Any, end: Any) -> Any:
         second = np.uint64(load8(at + 1))
         if second < 128:
             return (first & np.uint64(127)) | (second << np.uint64(7)), at + 2
-    return _varint(at, end)
+    return varint_of(at, end)
 
 
 @njit(cache=True, nogil=True, forceinline=True)
-def _payload(at: Any, end: Any, wire: Any) -> Any:
+def payload_of(at: Any, end: Any, wire: Any) -> Any:
     """Start and end of a field's payload of any wire type; start -1 where it is cut, -2 where the type is unknown."""
     if wire == 2:
-        length, at = _small(at, end)
+        length, at = small_number(at, end)
         if at < 0 or length > np.uint64(end - at):
             return -1, 0
         return at, at + np.int64(length)
     if wire == 0:
-        _, after = _varint(at, end)
+        _, after = varint_of(at, end)
         return (at, after) if after >= 0 else (-1, 0)
     if wire in (1, 5):
         after = at + (8 if wire == 1 else 4)
@@ -85,22 +85,22 @@ def _payload(at: Any, end: Any, wire: Any) -> Any:
 def _sample(at: Any, end: Any) -> Any:
     """Status, timestamp and the value's bits of one Sample message; absent fields are zero, as proto3 has them."""
     if at + 11 <= end and load8(at) == 9 and load8(at + 9) == 16:
-        value, after = _varint(at + 10, end)
+        value, after = varint_of(at + 10, end)
         if after == end:
             return OK, np.int64(value), load64(at + 1)
     bits = np.uint64(0)
     timestamp = np.int64(0)
     while at < end:
-        tag, at = _varint(at, end)
+        tag, at = varint_of(at, end)
         if at < 0:
             return CUT, timestamp, bits
-        start, stop = _payload(at, end, np.int64(tag & np.uint64(7)))
+        start, stop = payload_of(at, end, np.int64(tag & np.uint64(7)))
         if start < 0:
             return -start, timestamp, bits
         if tag == 9:
             bits = load64(start)
         elif tag == 16:
-            value, _ = _varint(start, stop)
+            value, _ = varint_of(start, stop)
             timestamp = np.int64(value)
         elif tag >> np.uint64(3) in (1, 2):
             return BAD_WIRE, timestamp, bits
@@ -127,7 +127,7 @@ def _plain_places(at: Any, end: Any) -> Any:
     sample_end = refs_end + 2 + np.int64(load8(refs_end + 1))
     if sample_end > end or sample_end < refs_end + 13 or load8(refs_end + 2) != 9 or load8(refs_end + 11) != 16:
         return -1, zero, False
-    time, time_end = _varint(refs_end + 12, sample_end)
+    time, time_end = varint_of(refs_end + 12, sample_end)
     if time_end != sample_end:
         return -1, zero, False
     if sample_end == end:
@@ -142,14 +142,14 @@ def _span_length(at: Any, end: Any) -> Any:
     """Buckets that one BucketSpan message stands for; -1 where it is cut."""
     length = np.int64(0)
     while at < end:
-        tag, at = _varint(at, end)
+        tag, at = varint_of(at, end)
         if at < 0:
             return np.int64(-1)
-        start, stop = _payload(at, end, np.int64(tag & np.uint64(7)))
+        start, stop = payload_of(at, end, np.int64(tag & np.uint64(7)))
         if start < 0:
             return np.int64(-1)
         if tag == 16:
-            value, _ = _varint(start, stop)
+            value, _ = varint_of(start, stop)
             length = np.int64(value & np.uint64(0xFFFFFFFF))
         at = stop
     return length
@@ -174,18 +174,18 @@ def _is_histogram(at: Any, end: Any) -> Any:  # noqa: C901, PLR0911, PLR0912 - o
     buckets = np.zeros(2, np.int64)
     held = np.zeros(2, np.int64)
     while at < end:
-        tag, at = _varint(at, end)
+        tag, at = varint_of(at, end)
         if at < 0:
             return False
         wire, number = np.int64(tag & np.uint64(7)), np.int64(tag >> np.uint64(3))
-        start, stop = _payload(at, end, wire)
+        start, stop = payload_of(at, end, wire)
         if start < 0:
             return False
         side = np.int64(number > 10)
         if tag == 8:
-            count, _ = _varint(start, stop)
+            count, _ = varint_of(start, stop)
         elif tag == 48:
-            value, _ = _varint(start, stop)
+            value, _ = varint_of(start, stop)
             total += value
         elif tag in (17, 57):
             is_float = True
@@ -200,7 +200,7 @@ def _is_histogram(at: Any, end: Any) -> Any:  # noqa: C901, PLR0911, PLR0912 - o
             spans[side] += length
         elif number in (9, 12) and wire in (0, 2):
             while start < stop:
-                value, start = _varint(start, stop)
+                value, start = varint_of(start, stop)
                 if start < 0:
                     return False
                 held[side] += np.int64(value >> np.uint64(1)) ^ -np.int64(value & np.uint64(1))
@@ -268,11 +268,11 @@ def _scan_series(  # noqa: C901, PLR0912, PLR0913, PLR0915, PLR0917 - one branch
                 labels_end = at
                 continue
         else:
-            tag, at = _small(at, end)
+            tag, at = small_number(at, end)
             if at < 0 or tag < 8:
                 status = CUT if at < 0 else BAD_WIRE
                 break
-            start, stop = _payload(at, end, np.int64(tag & np.uint64(7)))
+            start, stop = payload_of(at, end, np.int64(tag & np.uint64(7)))
         number = tag >> np.uint64(3)
         if start < 0:
             status = -start
@@ -372,11 +372,11 @@ def scan(  # noqa: C901, PLR0912, PLR0915 - one branch per field of the message
     series_tag = np.uint64(10 if version == 1 else 42)
     while at < end:
         begin = at
-        tag, at = _small(at, end)
+        tag, at = small_number(at, end)
         if at < 0 or tag < 8:
             status = CUT if at < 0 else BAD_WIRE
             break
-        start, stop = _payload(at, end, np.int64(tag & np.uint64(7)))
+        start, stop = payload_of(at, end, np.int64(tag & np.uint64(7)))
         if start < 0:
             status = -start
         elif tag == series_tag:

@@ -11,7 +11,10 @@ from dataclasses import dataclass
 from itertools import pairwise
 
 from fleet.errors import Corrupt
+from pipeline.remote_write.protobuf_fields import read_field
 
+_LENGTH = 2
+"""Wire type of fields with a length: all fields of labels."""
 Pairs = tuple[tuple[str, str], ...]
 
 
@@ -43,15 +46,18 @@ def pairs_of_region(region: bytes) -> Pairs:
     pairs = []
     at = 0
     while at < len(region):
-        _, message, at = _field(region, at)
+        tag, inner, at = read_field(region, at)
+        if tag & 7 != _LENGTH:
+            raise Corrupt(f"cannot read labels: field {tag >> 3} has wire type {tag & 7} instead of {_LENGTH}")
         name = value = b""
-        inner = 0
-        while inner < len(message):
-            number, payload, inner = _field(message, inner)
-            if number == 1:
-                name = payload
-            elif number == 2:
-                value = payload
+        while inner < at:
+            tag, start, inner = read_field(region, inner, at)
+            if tag & 7 != _LENGTH:
+                raise Corrupt(f"cannot read labels: field {tag >> 3} has wire type {tag & 7} instead of {_LENGTH}")
+            if tag >> 3 == 1:
+                name = region[start:inner]
+            elif tag >> 3 == 2:
+                value = region[start:inner]
         pairs.append((_utf8(name), _utf8(value)))
     return tuple(pairs)
 
@@ -82,30 +88,6 @@ def fault_of(pairs: Pairs, *, must_be_sorted: bool) -> str | None:
     if must_be_sorted and any(left > right for left, right in pairwise(name.encode() for name in names)):
         return f"the labels of series {dict(pairs)['__name__']!r} are not sorted by name"
     return None
-
-
-def _field(data: bytes, at: int) -> tuple[int, bytes, int]:
-    """Number and payload of the length-delimited field at a place, and the place after it."""
-    tag, at = _varint(data, at)
-    if tag & 7 != 2:
-        raise Corrupt(f"cannot read labels: field {tag >> 3} has wire type {tag & 7} instead of 2")
-    length, at = _varint(data, at)
-    if length > len(data) - at:
-        raise Corrupt("cannot read labels: a field reaches beyond the end of its message")
-    return tag >> 3, data[at : at + length], at + length
-
-
-def _varint(data: bytes, at: int) -> tuple[int, int]:
-    value = 0
-    for shift in range(0, 70, 7):
-        if at >= len(data):
-            break
-        byte = data[at]
-        at += 1
-        value |= (byte & 127) << shift
-        if byte < 128:
-            return value, at
-    raise Corrupt("cannot read labels: a number is cut or too long")
 
 
 def _utf8(data: bytes) -> str:

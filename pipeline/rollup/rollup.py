@@ -4,7 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from time import perf_counter
 from typing import TYPE_CHECKING, Protocol
+
+from wire.telemetry import record
 
 if TYPE_CHECKING:
     from wire.own_metrics import OwnMetrics
@@ -76,9 +79,11 @@ class CountedRollup:
     def step(self) -> RollupStep | None:
         """Takes in the next piece of the bus; see `Rollup.step`."""
         metrics = self._metrics
+        began = perf_counter()
         with metrics.steps.one():
             step = self._rollup.step()
         if step is not None:
+            record("gputide.rollup.step", perf_counter() - began, samples=step.samples, rows=step.rows)
             metrics.records.inc(step.records)
             metrics.samples.inc(step.samples)
             metrics.repeats.inc(step.repeats)

@@ -120,6 +120,7 @@ EVERYTHING: Manifest = {
         "frontProxyCa": "-----BEGIN CERTIFICATE-----", "frontProxyNames": ["front-proxy-client"],
     },
     "scraping": {"tokensSecret": "scrapers", "tlsSecret": "exporter-tls"},
+    "telemetry": {"endpoint": "https://otel-collector.observability:4318"},
     "notify": {"enabled": True},
     "enforcer": {
         "enabled": True, "controller": True, "impersonatedUsers": ["ann"], "tide": True,

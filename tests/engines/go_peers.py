@@ -4,8 +4,8 @@ Called by `tests/run_tiers.py` before the tests of engines and clusters, and by 
 
     python tests/engines/go_peers.py [CACHE]
 
-A build of Prometheus takes some five minutes of one core, that of the device plugin one, once per version of it and of
-Go.
+A build of Prometheus takes some five minutes of one core, that of the collector ten, that of the device plugin one,
+once per version of it and of Go.
 """
 
 from __future__ import annotations
@@ -43,11 +43,13 @@ class GoPeers:
         prometheus: the server.
         promtool: its tool: checks rules, makes blocks, queries.
         sender: the remote-write 2.0 client of `sender/`; prints a JSON line.
+        collector: OpenTelemetry's collector with the parts that `collector/main.go` names.
     """
 
     prometheus: Path
     promtool: Path
     sender: Path
+    collector: Path
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -145,6 +147,7 @@ _SERVER = _Recipe(
     link_flags=f"-X github.com/prometheus/common/version.Version={PROMETHEUS_VERSION}",
 )
 _SENDER = _Recipe(module="sender", packages=(".",))
+_COLLECTOR = _Recipe(module="collector", packages=(".",))
 _QUEUES = _Recipe(module="kueue", packages=(".",), beside=(_KUEUE, ("config/components/crd/bases",)))
 _NODES = _Recipe(
     module="karpenter", packages=(f"{_KARPENTER}/kwok",), beside=(_KARPENTER, ("kwok/apis/crds", "pkg/apis/crds"))
@@ -190,7 +193,11 @@ def build_go_peers(cache: Path, *, tell: Tell) -> GoPeers:
     """
     server = _built(cache, _SERVER, tell)
     sender = _built(cache, _SENDER, tell)
-    return GoPeers(prometheus=server / "prometheus", promtool=server / "promtool", sender=sender / "sender")
+    collector = _built(cache, _COLLECTOR, tell)
+    return GoPeers(
+        prometheus=server / "prometheus", promtool=server / "promtool", sender=sender / "sender",
+        collector=collector / "collector",
+    )  # fmt: skip
 
 
 def build_nvidia_peers(cache: Path, *, tell: Tell) -> NvidiaPeers:

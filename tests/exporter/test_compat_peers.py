@@ -29,8 +29,8 @@ def test_every_name_stands_there_once_with_its_exporter() -> None:
 def test_every_name_that_is_understood_on_the_way_in_stands_in_the_table() -> None:
     ours = {"gputide", "volcano", "kube"}
     # Cards of AMD and Ascend are read from their own exporters alone, and a name that is no more stands in a remark.
-    elsewhere = ("gpu_gfx_", "gpu_used_vram", "gpu_total_vram", "gpu_package_", "gpu_junction_", "npu_chip_info_",
-                 "container_npu_", "gpu_sharing_gpu_")  # fmt: skip
+    elsewhere = ("hw_", "gpu_gfx_", "gpu_used_vram", "gpu_total_vram", "gpu_package_", "gpu_junction_",
+                 "npu_chip_info_", "container_npu_", "gpu_sharing_gpu_")  # fmt: skip
     names = {name for name in known_names() if server_of_metric(name) is None}
     foreign = {name for name in names if name.replace(":", "_").partition("_")[0] not in ours}
     unlisted = foreign - {told.name for told in peer_names()}

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import gzip
 import hashlib
 import hmac
 import json
 import struct
+import tempfile
 from collections.abc import Callable
+from pathlib import Path
 
 import cramjam
 
@@ -19,16 +22,19 @@ from exporter.server import accepts_gzip, text_format_of
 from fleet.probe_results import PROBE_SCHEMA, parse_probe
 from pipeline.bus.adapter_messages import AdapterDecoder
 from pipeline.history.matrix import read_matrix
-from pipeline.receiver.receiver import version_of
+from pipeline.otlp.decode import OtlpDecoder
+from pipeline.receiver.receiver import otlp_message_of, version_of
 from pipeline.records.rows import unpack
 from pipeline.remote_write.decode import BodyLimits, Decoder, Version
 from tests.fuzz.hostile_bodies import field, varint
 from tests.fuzz.parsers import Parser, text_of
+from wire.header_lines import checked_headers, header_lines
 from wire.http_head import Refusal, head_of
 from wire.prometheus_query import read_object, read_vector
 
 KEY = b"a key of a probe that is long enough"
-_DECODER = Decoder(BodyLimits(decoded_bytes=1 << 20, samples=50_000))
+_LIMITS = BodyLimits(decoded_bytes=1 << 20, samples=50_000)
+_DECODER, _OTLP = Decoder(_LIMITS), OtlpDecoder(_LIMITS)
 _REFUSAL = code_in("errcode", "code", passing=frozenset({130101}))
 
 
@@ -61,6 +67,17 @@ def _body_v2() -> bytes:
     return symbols + field(5, field(1, b"\x01\x02") + sample)
 
 
+def _otlp_body() -> bytes:
+    values = (b"\x0a\x05GPU-0", b"\x10\x01", b"\x18\x07", b"\x21" + struct.pack("<d", 0.5), b"\x2a\x00")
+    pairs = [field(1, b"k%d" % place) + field(2, value) for place, value in enumerate(values)]
+    point = b"".join(field(7, pair) for pair in pairs) + b"\x19" + struct.pack("<Q", 1_767_571_200_000_000_000)
+    gauge = field(1, b"DCGM_FI_DEV_GPU_UTIL") + field(5, field(1, point + b"\x21" + struct.pack("<d", 50.0)))
+    deltas = field(1, b"hw.power") + field(7, field(1, point + b"\x31" + bytes(8) + b"\x40\x01") + b"\x10\x02\x18\x01")
+    distribution = field(1, b"x") + field(9, field(1, b"") + b"\x10\x02")
+    resource = field(1, field(1, field(1, b"service.name") + field(2, values[0])))
+    return field(1, resource + field(2, b"".join(field(2, one) for one in (gauge, deltas, distribution))))
+
+
 def _adapter_bad(data: bytes) -> object:
     return AdapterDecoder().decode([data])
 
@@ -84,9 +101,21 @@ def _exporter_request(data: bytes) -> object:
     return text_format_of(head.fields.get("accept", "")), accepts_gzip(head.fields.get("accept-encoding", ""))
 
 
+def _otlp_head(data: bytes) -> object:
+    head = head_of(data.partition(b"\r\n\r\n")[0])
+    return otlp_message_of(head.fields.get("content-type", ""), head.fields.get("content-encoding", ""))
+
+
 def _receiver_head(data: bytes) -> object:
     head = head_of(data.partition(b"\r\n\r\n")[0])
     return version_of(head.fields.get("content-type", ""), head.fields.get("content-encoding", "snappy"))
+
+
+def _header_lines(data: bytes) -> object:
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder, "headers")
+        path.write_bytes(data)
+        return list(checked_headers(header_lines(path, setting="x"), setting="x"))
 
 
 def _address(data: bytes) -> object:
@@ -144,6 +173,10 @@ _HEAD = (
     "POST /api/v1/write?x=1 HTTP/1.1\r\nHost: r\r\nContent-Type: application/x-protobuf;proto=prometheus.WriteRequest"
     "\r\nContent-Encoding: snappy\r\nContent-Length: 3\r\nAuthorization: Bearer x\r\n\r\n"
 )
+_OTLP_HEAD = (
+    "POST /v1/metrics HTTP/1.1\r\nHost: r\r\nContent-Type: application/x-protobuf\r\nContent-Encoding: gzip\r\n"
+    "Content-Length: 3\r\n\r\n"
+)
 _SCRAPE = (
     "GET /metrics HTTP/1.1\r\nHost: n\r\nAccept: application/openmetrics-text;version=1.0.0;q=0.6,*/*;q=0.1\r\n"
     "Accept-Encoding: gzip;q=1.0\r\nConnection: close\r\n\r\n"
@@ -161,6 +194,9 @@ def wire_parsers() -> tuple[Parser, ...]:
         _of_bytes("remote-write-v1", lambda data: _DECODER.decode(_packed(data), Version.V1), _body_v1(), cost=2),
         _of_bytes("remote-write-v2", lambda data: _DECODER.decode(_packed(data), Version.V2), _body_v2(), cost=2),
         _of_bytes("snappy", lambda data: _DECODER.decode(data, Version.V1), *snappy),
+        Parser(name="otlp-head", seeds=(_OTLP_HEAD.encode(),), read=_otlp_head, also=(Refusal,)),
+        _of_bytes("otlp-metrics", _OTLP.decode, _otlp_body(), gzip.compress(_otlp_body(), mtime=0), cost=2),
+        _of_bytes("header-lines", _header_lines, "Authorization: Bearer x\nX-Scope-OrgID: team\n"),
         _of_bytes("adapter-message", _adapter_bad, json.dumps(_ADAPTER)),
         _of_bytes("bus-record", unpack, _record(), cost=2),
         _of_bytes("promql-matrix", read_matrix, json.dumps(_MATRIX)),

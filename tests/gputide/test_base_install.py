@@ -5,8 +5,9 @@ from __future__ import annotations
 import subprocess
 import sys
 
-EXTRAS = ("aiohttp", "authlib", "dash", "dash_ag_grid", "fastjsonschema", "flask", "h2", "kafka", "mcp", "pg8000",
-          "plotly", "pyhive", "pyiceberg", "pynvml", "sqlalchemy", "typst")  # fmt: skip
+EXTRAS = ("aiohttp", "authlib", "dash", "dash_ag_grid", "fastjsonschema", "flask", "h2", "kafka", "mcp",
+          "opentelemetry", "pg8000", "plotly", "pyhive", "pyiceberg", "pynvml", "requests", "sqlalchemy",
+          "typst")  # fmt: skip
 WITHOUT = f"import sys; sys.modules.update(dict.fromkeys({EXTRAS!r}))"
 
 

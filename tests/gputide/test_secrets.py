@@ -28,7 +28,8 @@ SECRET = {
     "kafka.key_file", "kafka.password_file", "probe.key_file",
     "prometheus.bearer_token_file", "prometheus.key_file", "receiver.scrape_tokens_file", "receiver.tls_key_file",
     "receiver.tokens_file", "relief.agents_key_file", "relief.agents_token_file", "router.tls_key_file",
-    "scan.bearer_token_file", "scan.headers_file", "scan.key_file", "scan.password_file", "usage_api.tls_key_file",
+    "scan.bearer_token_file", "scan.headers_file", "scan.key_file", "scan.password_file", "telemetry.headers_file",
+    "usage_api.tls_key_file",
 }  # fmt: skip
 """Settings that name files with secrets."""
 PUBLIC = {
@@ -105,7 +106,7 @@ def settings_file(folder: Path, url: str) -> Path:
                 "clusters": [{"name": "k", "cluster": {"server": url}}], "users": [{"name": "u", "user": user}],
             }))  # fmt: skip
         else:
-            path.write_text(f"X-Scope-OrgID: {canary(name)}\n" if name == "scan.headers_file" else canary(name))
+            path.write_text(f"X-Scope-OrgID: {canary(name)}\n" if name.endswith("headers_file") else canary(name))
         if not name.startswith("scan.p"):
             add(name, str(path))
     for name in ("receiver", "exporter", "agent", "dashboard", "router", "usage_api"):
@@ -121,7 +122,7 @@ def settings_file(folder: Path, url: str) -> Path:
         "scan.url": url, "relief.prometheus_url": url, "enforcer.watch_prometheus_url": url,
         "enforcer.cluster": "kubernetes", "dashboard.oidc_issuer": url, "dashboard.oidc_client_id": "gputide",
         "scan.attempts_max": 1, "kafka.request_seconds": 1, "dashboard.public_url": url, "notify.tries_max": 1,
-        "notify.everything": ["ops"],
+        "telemetry.endpoint": url, "notify.everything": ["ops"],
     }.items():  # fmt: skip
         add(name, value)
     (folder / "hook").write_text(f"{url}/{canary('hook.path')}\n")

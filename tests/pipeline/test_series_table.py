@@ -99,8 +99,9 @@ def test_a_name_by_itself_means_what_it_means_with_labels(name):
     assert alone is not None
     everything = {
         "UUID": "GPU-1", "device_uuid": "GPU-1", "deviceuuid": "GPU-1", "devID": "GPU-1", "card": "GPU-1", "node": "n",
-        "gpu_uuid": "GPU-1", "vdie_id": "GPU-1", "pod_name": "p", "pod": "p", "podname": "p", "podName": "p",
-        "namespace": "n", "GPU_I_ID": "1", "owner_kind": "Job", "owner_name": "j", "replicaset": "r", "job_name": "j",
+        "gpu_uuid": "GPU-1", "vdie_id": "GPU-1", "hw_id": "GPU-1", "pod_name": "p", "pod": "p",
+        "podname": "p", "podName": "p", "namespace": "n",
+        "GPU_I_ID": "1", "owner_kind": "Job", "owner_name": "j", "replicaset": "r", "job_name": "j",
     }  # fmt: skip
     meaning = resolve(name, everything)
     assert meaning is not None

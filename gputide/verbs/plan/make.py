@@ -48,6 +48,7 @@ from recommender.hypothetical_cards import on_other_cards
 from recommender.past_outcomes import OwnPast, calibration_of
 from recommender.planner import make_plan
 from recommender.problem import PlanScope
+from wire.telemetry import span
 
 _OF_HISTORY = ("cluster", "hive", "warehouse")
 """Sections of the settings by which a history is read."""
@@ -90,11 +91,13 @@ def kept_plan(session: Session, scope: PlanScope, cluster: str | None) -> tuple[
     """
     session, as_planned = as_scanned(session, cluster)
     planner = _Planner(scope=scope, cluster=cluster)
-    found = load_planned(session, cluster)
+    with span("gputide.plan.history"):
+        found = load_planned(session, cluster)
     folder = session.folder()
     since = silent_since(warehouse(folder, session.settings), session.settings, found.profiles.cluster, session.now())
     history, unread = with_live_nodes(found.history, folder, session.settings)
-    plan = planner.plan(session, history, found.profiles)
+    with span("gputide.plan.decide"):
+        plan = planner.plan(session, history, found.profiles)
     if since is not None:
         # The guard goes by where the history ends: with the last sample, not with the silence after it.
         plan = replace(plan, history=replace(plan.history, until=min(plan.history.until, since)))

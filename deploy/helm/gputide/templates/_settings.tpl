@@ -64,6 +64,9 @@
 {{- if eq $values.source "scan" }}
 {{- $_ := set $found "scan" (dict "url" $values.scan.url "since_seconds" $values.scan.since) }}
 {{- end }}
+{{- with $values.telemetry.endpoint }}
+{{- $_ := set $found "telemetry" (dict "endpoint" .) }}
+{{- end }}
 {{- if include "gputide.usesFlink" $root }}
 {{- $flink := $values.rollup.flink }}
 {{- $_ := set $found "flink" (dict "home" $flink.home "jars" $flink.jars "state_folder" "/flink/state") }}
