@@ -14,7 +14,6 @@ from dashboards.access.namespace_cut import cut_plan, cut_profiles, namespace_of
 from dashboards.access.people import LEAST_ROLES, Deed, NotAllowed, Person
 from dashboards.queries import (
     STAGE_KIND,
-    ClusterSighting,
     Fleet,
     Flow,
     Freezes,
@@ -35,6 +34,7 @@ from dashboards.queries import (
     Views,
     WorkloadHistory,
 )
+from dashboards.view_models.cluster_sighting import ClusterSighting
 from dashboards.view_models.health import LagChain, SourcesSeen
 from dashboards.view_models.made_once import MADE, MadeOnce
 from dashboards.view_models.relief_acts import ReliefActs

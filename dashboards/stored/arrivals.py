@@ -11,7 +11,8 @@ from collections.abc import Callable, Sequence
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
-from dashboards.queries import ClusterSighting, Fleet
+from dashboards.queries import Fleet
+from dashboards.view_models.cluster_sighting import ClusterSighting
 from dashboards.view_models.health import LagChain
 from fleet.data_folder import DataFolder
 from fleet.settings.pipeline import BusKind

@@ -11,7 +11,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from decimal import Decimal
 
-from dashboards.queries import ClusterSighting, PlanEntry, Views
+from dashboards.queries import PlanEntry, Views
+from dashboards.view_models.cluster_sighting import ClusterSighting
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -18,7 +18,6 @@ import numpy as np
 
 from dashboards.access.namespace_cut import namespace_of
 from dashboards.queries import (
-    ClusterSighting,
     Event,
     Freshness,
     LedgerEntry,
@@ -32,6 +31,7 @@ from dashboards.queries import (
     WorkloadHistory,
 )
 from dashboards.report.week_measured import MeasuredWeek
+from dashboards.view_models.cluster_sighting import ClusterSighting
 from dashboards.view_models.health import LagChain, SourcesSeen
 from dashboards.view_models.relief_acts import ReliefActs
 from dashboards.view_models.slice_uses import SliceUse

@@ -14,7 +14,8 @@ from dashboards.access.people import Person, Right, Role
 from dashboards.access.scoped import scoped_views
 from dashboards.address import read_address
 from dashboards.pages import clusters as page_clusters
-from dashboards.queries import ClusterSighting, PlanEntry, Views
+from dashboards.queries import PlanEntry, Views
+from dashboards.view_models.cluster_sighting import ClusterSighting
 from dashboards.view_models.clusters import cluster_lines, fleet_totals
 from tests.dashboards.embedded import CLUSTER, NOW, EmbeddedFleet, EmbeddedSightings, make_views
 
