@@ -24,7 +24,7 @@ SECRET = {
     "agent.tls_key_file", "agent.tokens_file",
     "enforcer.ledger_key_file", "dashboard.oidc_client_secret_file", "dashboard.tls_key_file",
     "enforcer.kubeconfig", "exporter.kubeconfig", "exporter.scrape_tokens_file", "exporter.tls_key_file",
-    "flink.key_file", "hive.key_file", "hive.password_file", "iceberg.password_file",
+    "flink.key_file", "forge.token_file", "hive.key_file", "hive.password_file", "iceberg.password_file",
     "kafka.key_file", "kafka.password_file", "probe.key_file",
     "prometheus.bearer_token_file", "prometheus.key_file", "receiver.scrape_tokens_file", "receiver.tls_key_file",
     "receiver.tokens_file", "relief.agents_key_file", "relief.agents_token_file", "router.tls_key_file",
@@ -122,7 +122,8 @@ def settings_file(folder: Path, url: str) -> Path:
         "scan.url": url, "relief.prometheus_url": url, "enforcer.watch_prometheus_url": url,
         "enforcer.cluster": "kubernetes", "dashboard.oidc_issuer": url, "dashboard.oidc_client_id": "gputide",
         "scan.attempts_max": 1, "kafka.request_seconds": 1, "dashboard.public_url": url, "notify.tries_max": 1,
-        "telemetry.endpoint": url, "notify.everything": ["ops"],
+        "telemetry.endpoint": url, "notify.everything": ["ops"], "forge.kind": "github", "forge.url": url,
+        "forge.repository": "a/b",
     }.items():  # fmt: skip
         add(name, value)
     (folder / "hook").write_text(f"{url}/{canary('hook.path')}\n")

@@ -238,7 +238,9 @@ def test_missing_cluster_label_is_the_configured_cluster(tmp_path):
 @pytest.mark.parametrize("name", ["gputide_slice_info", "gputide:slice:info"])
 def test_stale_marker_of_an_info_series_ends_its_sighting(tmp_path, name):
     bus = file_bus(tmp_path)
-    labels = {"__name__": name, "cluster": "c1", "pod": "p", "card": "GPU-0", "framebuffer_bytes": "1"}
+    labels = {
+        "__name__": name, "cluster": "c1", "namespace": "n", "pod": "p", "card": "GPU-0", "framebuffer_bytes": "1",
+    }  # fmt: skip
     body_ = LabelSets([labels]).encode(
         Version.V2, np.array([0, 0]), np.array([START_MS + 1, START_MS + 5]), np.array([1.0, STALE])
     )
