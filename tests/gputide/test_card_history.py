@@ -40,12 +40,13 @@ def test_hours_are_those_of_the_files(views: Views, data: Path) -> None:
     found = views.fleet.card_history(cluster, card, 48)
     assert found is not None
     files = str(data / "warehouse" / "card_usage" / "**" / "*.parquet")
-    rows = duckdb.sql(
+    answer = duckdb.sql(
         "SELECT window_start, sum(sm_active_ratio_sum) / sum(sm_active_ratio_count) / 1e6 AS mean "
         f"FROM read_parquet('{files}', union_by_name => true) "
         f"WHERE card = '{card}' AND window_seconds = 3600 AND sm_active_ratio_count > 0 GROUP BY window_start"
-    ).fetchall()
-    means = dict(rows)
+    )
+    assert answer is not None
+    means = dict(answer.fetchall())
     shown = {int(moment.timestamp() * 1000): value for moment, value in zip(found.times, found.compute, strict=True)}
     known = {moment: value for moment, value in shown.items() if value is not None}
     assert len(known) > 24
