@@ -35,6 +35,7 @@ from dashboards.address import Address, read_address
 from dashboards.api import routes as api
 from dashboards.assistant import route as assistant_route
 from dashboards.assistant.answers import Assistant
+from dashboards.pages import card_history as page_card
 from dashboards.pages import clusters as page_clusters
 from dashboards.pages import cost as page_cost
 from dashboards.pages import fleet as page_fleet
@@ -67,6 +68,7 @@ _PAGES: dict[str, ModuleType] = {
     "/cost": page_cost,
     "/tenants": page_tenants,
     "/health": page_health,
+    "/card": page_card,
     "/clusters": page_clusters,
     "/node": page_node,
 }

@@ -10,6 +10,7 @@ from datetime import datetime
 from enum import StrEnum
 from typing import Protocol
 
+from dashboards.view_models.card_history import CardHistory, Series
 from dashboards.view_models.cluster_sighting import ClusterSighting
 from dashboards.view_models.health import LagChain, SourcesSeen
 from dashboards.view_models.relief_acts import ReliefActs
@@ -28,9 +29,6 @@ from fleet.node_changes import NodeSwitch
 from fleet.outcomes import Outcome
 from fleet.profiles import Profiles
 from fleet.sentences import Sentence
-
-Series = tuple[float | None, ...]
-"""One value per step; None where nothing was collected."""
 
 
 class NotMadeYet(Unavailable):
@@ -250,6 +248,10 @@ class Fleet(Protocol):
 
     def history(self, cluster: str, workload: str, hours: int | None) -> WorkloadHistory | None:
         """One workload over its last hours (None: all); None where it is unknown. At most about 2,000 steps."""
+        ...
+
+    def card_history(self, cluster: str, card: str, hours: int | None) -> CardHistory | None:
+        """One card over its last hours; None where it is unknown, or somebody held it whom the reader may not see."""
         ...
 
     def freshness(self, cluster: str) -> Freshness:

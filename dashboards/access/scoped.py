@@ -34,6 +34,7 @@ from dashboards.queries import (
     Views,
     WorkloadHistory,
 )
+from dashboards.view_models.card_history import CardHistory
 from dashboards.view_models.cluster_sighting import ClusterSighting
 from dashboards.view_models.health import LagChain, SourcesSeen
 from dashboards.view_models.made_once import MADE, MadeOnce
@@ -115,6 +116,14 @@ class _ScopedFleet(_Scoped[Fleet]):
         if namespaces is not None and namespace_of(workload) not in namespaces:
             return None
         return self._inner.history(cluster, workload, hours)
+
+    def card_history(self, cluster: str, card: str, hours: int | None) -> CardHistory | None:
+        namespaces = self._seen(cluster)
+        found = self._inner.card_history(cluster, card, hours)
+        # What a card does says what everybody did who held it.
+        if found is None or namespaces is None or {namespace_of(one.workload) for one in found.held} <= namespaces:
+            return found if found is None or namespaces is None or found.held else None
+        return None
 
     def freshness(self, cluster: str) -> Freshness:
         self._seen(cluster)

@@ -12,8 +12,9 @@ from typing import Any
 from urllib.parse import quote
 
 from dashboards.figures.card_map import CardMap, card_map_svg
-from dashboards.queries import Series, Signal, WorkloadHistory
+from dashboards.queries import Signal, WorkloadHistory
 from dashboards.tokens import ACCENT, CLEAR, DANGER, GRID_LINE, MID_GREY, STATE_COLOURS, figure_layout
+from dashboards.view_models.card_history import Series
 from dashboards.words.reading import reader_words, say, say_code
 from enforcer.record.savings import WeekRealised
 from fleet.decisions import FrontierPoint

@@ -93,13 +93,13 @@ def hourly_usage(
     card_hours = _hours(cards, since)
 
     def of_slices(measure: Measure) -> NDArray[np.float64]:
-        return _grid(pods, measure, slot_rows, pod_hours, (len(slices), hours))[slot_of]
+        return means_by_hour(pods, measure, slot_rows, pod_hours, (len(slices), hours))[slot_of]
 
     def of_pods(measure: Measure) -> NDArray[np.float64]:
-        return _grid(pods, measure, pod_rows, pod_hours, (len(pod_names), hours))
+        return means_by_hour(pods, measure, pod_rows, pod_hours, (len(pod_names), hours))
 
     def of_cards(measure: Measure) -> NDArray[np.float64]:
-        return _grid(cards, measure, card_rows, card_hours, (len(who.cards), hours))
+        return means_by_hour(cards, measure, card_rows, card_hours, (len(who.cards), hours))
 
     requests, prompt, generated = map(of_pods, _SERVED)
     return HourlyUsage(
@@ -282,10 +282,17 @@ def _hours(rows: pa.Table, since: datetime) -> NDArray[np.int64]:
     return (starts - epoch_ms(since)) // HOUR_MS
 
 
-def _grid(
+def means_by_hour(
     rows: pa.Table, measure: Measure, places: NDArray[np.int64], hours: NDArray[np.int64], shape: tuple[int, int]
 ) -> NDArray[np.float64]:
-    """Mean of a measure per place and hour; of several rows of one place (a pod's cards) the largest."""
+    """Mean of a measure per place and hour, NaN where nothing was collected; of several rows of one place the largest.
+
+    Args:
+        rows: windows of an hour, with the measure's sums and counts.
+        places: row of the grid of each, negative for none, shape (rows,).
+        hours: hour of each since the first, shape (rows,).
+        shape: places and hours.
+    """
     count = pc.fill_null(rows.column(f"{measure.value}_count"), 0).to_numpy()
     total = pc.fill_null(rows.column(f"{measure.value}_sum"), 0).to_numpy()
     seen = (places >= 0) & (count > 0) & (hours >= 0) & (hours < shape[1])

@@ -360,6 +360,7 @@ def _card_panel(views: Views, address: Address, profiles: Profiles, found: CardP
         html.P(shown(found.reason)),
         html.Dl([part for name, value in facts for part in (html.Dt(name), html.Dd(value))]),
         *holders(address, profiles, found),
+        html.P(dcc.Link(say("card.over_time_link"), href=address.href("/card", card=found.card))),
     ]
 
 

@@ -30,6 +30,7 @@ PAGES = (("/", "page.fleet"), ("/workloads", "page.workloads"), ("/plan", "page.
 
 RANGE_PAGES = {
     "/workloads": {"24h": "range.day", "7d": "range.week", "28d": "range.days_28", "all": "range.all"},
+    "/card": {"24h": "range.day", "7d": "range.week", "28d": "range.days_28", "all": "range.days_91"},
     "/cost": {"7d": "range.week", "28d": "range.days_28", "all": "range.days_91"},
     "/savings": {"24h": "range.weeks_4", "7d": "range.weeks_8", "all": "range.weeks_26"},
 }

@@ -14,10 +14,11 @@ from datetime import datetime
 from dashboards.queries import Event, Freshness, WorkloadHistory
 from dashboards.stored.last_answers import LastAnswers, Patience
 from dashboards.stored.workload_series import WorkloadSeries
+from dashboards.view_models.card_history import CardHistory
 from dashboards.view_models.made_once import MADE
 from dashboards.view_models.slice_uses import USE_HOURS, SliceUse, price_ratios
 from fleet.errors import NotEnoughData
-from fleet.inventory import Node
+from fleet.inventory import CardId, Grant, Node
 from fleet.profiles import Profiles
 
 PATIENCE = Patience(
@@ -57,6 +58,7 @@ class WarehouseFleet:
         now: Callable[[], datetime],
         newest: Callable[[str], datetime | None],
         events: Callable[[str, str], tuple[Event, ...]],
+        of_card: Callable[[str, CardId, tuple[Grant, ...], int | None], CardHistory],
         is_patient: bool = True,
     ) -> None:
         """Hold nothing yet; the first question about a cluster has it analysed.
@@ -64,6 +66,7 @@ class WarehouseFleet:
         Args:
             version: text that changes when the warehouse holds something new.
             newest: end of the newest window that a cluster sent, UTC; None where it never sent usage.
+            of_card: reads the last hours of a card, or all of them, with its grants.
             is_patient: True to wait for the newest analysis; else the last one is given while the next is made.
         """
         self._clusters = clusters
@@ -71,6 +74,7 @@ class WarehouseFleet:
         self._now = now
         self._newest = newest
         self._events = events
+        self._of_card = of_card
         self._analyses = LastAnswers(analyse, PATIENCE, is_patient=is_patient)
         self._known: set[str] = set()
 
@@ -92,6 +96,13 @@ class WarehouseFleet:
         if workload not in series.grants:
             return None
         return series.history(workload, hours, self._events(cluster, workload))
+
+    def card_history(self, cluster: str, card: str, hours: int | None) -> CardHistory | None:
+        """One card over its last hours, read anew; None where it is unknown."""
+        found = self.analysed(cluster)
+        if not any(profile.card == card for profile in found.profiles.cards):
+            return None
+        return self._of_card(cluster, CardId(card), found.series.grants_of(card), hours)
 
     def freshness(self, cluster: str) -> Freshness:
         """Coverage and age of the data."""

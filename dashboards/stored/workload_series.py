@@ -13,7 +13,8 @@ from datetime import UTC, datetime, timedelta
 import numpy as np
 from numpy.typing import NDArray
 
-from dashboards.queries import Event, Series, WorkloadHistory
+from dashboards.queries import Event, WorkloadHistory
+from dashboards.view_models.card_history import Series
 from fleet.inventory import Grant
 from fleet.schema import Measure
 from fleet.sharing import believed_pools, framebuffer_need
@@ -103,6 +104,10 @@ class WorkloadSeries:
             request_rate=None if np.isnan(rate).all() else _quantile(rate, 1.0),
             events=events,
         )
+
+    def grants_of(self, card: str) -> tuple[Grant, ...]:
+        """All grants that a card ever had."""
+        return tuple(grant for grants in self.grants.values() for grant in grants if grant.card == card)
 
     def live_grants(self, moment: datetime) -> tuple[Grant, ...]:
         """What is granted at a moment, by namespace, pod, container and card."""

@@ -10,6 +10,7 @@ from functools import partial
 
 from dashboards.queries import Views
 from dashboards.stored.arrivals import StoredFlow, WarehouseSightings, newest_windows
+from dashboards.stored.card_series import card_history
 from dashboards.stored.changes import StoredFreezes, StoredOutcomes, StoredRelief, change_events
 from dashboards.stored.fleet import Analysed, StoredSlices, WarehouseFleet
 from dashboards.stored.money import StoredMoney
@@ -72,6 +73,9 @@ def views_of(session: Session, *, is_patient: bool = True) -> Views:
         now=session.now,
         newest=lambda cluster: newest_windows(source(), settings).get(cluster),
         events=lambda cluster, workload: change_events(journal(folder, cluster=cluster), workload),
+        of_card=lambda cluster, card, grants, hours: card_history(
+            source(), cluster, card, grants, hours=hours, until=newest_windows(source(), settings)[cluster]
+        ),
         is_patient=is_patient,
     )
     if not is_patient:

@@ -122,8 +122,13 @@ class ParquetReads:
         until: datetime,
         with_histograms: bool = True,
         measures: Collection[Measure] | None = None,
+        card: CardId | None = None,
     ) -> pa.Table:
-        """Merged rows of one level; see `Warehouse.windows`."""
+        """Merged rows of one level; see `Warehouse.windows`.
+
+        Args:
+            card: card whose rows alone are read, of a table of cards or slices.
+        """
         paths = self._paths(table, cluster, since, until)
         names = [column.name for column in table.columns if column.merge is not Merge.HISTOGRAM or with_histograms]
         if measures is not None:
@@ -133,6 +138,8 @@ class ParquetReads:
             f"window_seconds = {int(level_seconds)} AND window_start >= {epoch_ms(since)} "
             f"AND window_start < {epoch_ms(until)}"
         )
+        if card is not None:
+            bounds += " AND card = '{}'".format(card.replace("'", "''"))
         query = _merging(table, names, bounds) + f" ORDER BY {_listed(table.keys)}"
         return self._query(query, paths, table) if paths else arrow_schema(table).empty_table().select(names)
 

@@ -46,7 +46,7 @@ def test_no_page_scrolls_sideways(telephone: Page, house: test_reading.House, la
     profiles = house.profiles
     workloads = [f"/workloads?w={item.workload}" for item in (*profiles.workloads[:2], profiles.workloads[-1])]
     found: dict[str, int] = {}
-    for path in (*PATHS, *workloads, f"/?card={profiles.cards[0].card}"):
+    for path in (*PATHS, *workloads, *(f"{page}?card={profiles.cards[0].card}" for page in ("/", "/card"))):
         opened(telephone, house.at(path + ("&" if "?" in path else "?") + f"lang={language}"))
         found[path[:60]] = width_of(telephone)
     assert {path: width for path, width in found.items() if width > WIDTH_PX} == {}

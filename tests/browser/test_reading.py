@@ -143,7 +143,7 @@ def faults(page: Page) -> list[str]:
 def test_every_page_is_whole_for_eye_ear_and_language(page: Page, house: House, language: str) -> None:
     found: dict[str, Any] = {}
     detail = f"/workloads?w={house.profiles.workloads[-1].workload}"
-    for path in (*PATHS, detail, f"/?card={house.profiles.cards[0].card}"):
+    for path in (*PATHS, detail, *(f"{page_path}?card={house.profiles.cards[0].card}" for page_path in ("/", "/card"))):
         opened(page, house.at(path + ("&" if "?" in path else "?") + f"lang={language}"))
         assert page.locator("html").get_attribute("lang") == language
         # What colour spoils shows in English as well as in Chinese.

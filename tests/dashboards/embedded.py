@@ -31,6 +31,7 @@ from dashboards.queries import (
     WorkloadHistory,
 )
 from dashboards.report.week_measured import MeasuredWeek
+from dashboards.view_models.card_history import CardHistory, Held
 from dashboards.view_models.cluster_sighting import ClusterSighting
 from dashboards.view_models.health import LagChain, SourcesSeen
 from dashboards.view_models.relief_acts import ReliefActs
@@ -259,6 +260,17 @@ class EmbeddedFleet:
     def history(self, cluster: str, workload: str, hours: int | None) -> WorkloadHistory | None:
         profile = next((item for item in self._profiles.workloads if item.workload == workload), None)
         return None if profile is None else _history(profile, hours or 21 * 24)
+
+    def card_history(self, cluster: str, card: str, hours: int | None) -> CardHistory | None:
+        found = next((one for one in self.profiles(cluster).cards if one.card == card), None)
+        if found is None:
+            return None
+        times = tuple(NOW - timedelta(hours=hour) for hour in range(24, 0, -1))
+        return CardHistory(
+            times=times, compute=(None, *(0.5,) * 23), framebuffer_used_bytes=(1e9,) * 24, power_watts=(300.0,) * 24,
+            temperature_celsius=(None,) * 24,
+            held=tuple(Held(workload=name, pod="a-pod", since=times[0], until=NOW) for name in found.workloads),
+        )  # fmt: skip
 
     def freshness(self, cluster: str) -> Freshness:
         return Freshness(coverage_ratio=self._coverage_ratio, newest_at=NOW - self._age, interval_seconds=60.0, now=NOW)

@@ -217,3 +217,14 @@ def test_plan_page_of_a_team_shows_nothing_of_a_switch(world: tuple[Views, Embed
     page = str(plan_layout(scoped, read_address("/plan", f"?cluster={CLUSTER}{named}"), profiles))
     assert kept.plan_id in page
     assert "secret-node" not in page
+
+
+def test_a_card_over_time_is_shown_to_who_may_see_all_who_held_it(world: tuple[Views, EmbeddedCluster]) -> None:
+    views, _ = world
+    cards = views.fleet.profiles(CLUSTER).cards
+    own = scoped_views(views, lambda: VIEWER)
+    seen = {card.card: own.fleet.card_history(CLUSTER, card.card, 24) is not None for card in cards}
+    theirs = {card.card: bool(card.workloads) and {namespace_of(one) for one in card.workloads} == {TEAM}
+              for card in cards}  # fmt: skip
+    assert seen == theirs
+    assert set(seen.values()) == {True, False}
