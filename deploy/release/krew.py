@@ -27,8 +27,8 @@ from fleet.errors import Misconfigured, Unavailable
 PLUGIN = "gputide"
 MACHINES = ("amd64", "arm64")
 PACKAGES = (
-    "babel", "numpy", "pandas", "platformdirs", "pydantic", "pyyaml", "rich", "structlog", "typer", "tzdata",
-    "xlsxwriter",
+    "babel", "numpy", "pandas", "platformdirs", "prometheus-client", "pydantic", "pyyaml", "rich", "structlog", "typer",
+    "tzdata", "xlsxwriter",
 )  # fmt: skip
 """What the plugin's modules import; what these need comes with them."""
 _LAUNCHER = ROOT / "deploy" / "release" / "kubectl-gputide"
