@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
+from datetime import datetime
 from pathlib import Path
 from typing import Any
 
@@ -23,7 +24,9 @@ from enforcer.node_plan import PlanPlace
 from enforcer.node_release import RELEASED_ANNOTATION, release_plan, render_release, replacement, why_held
 from enforcer.record.billed import releases_of
 from enforcer.record.journal import StageState
+from enforcer.rollout.run_context import RunContext
 from enforcer.rollout.stages import Rollout
+from enforcer.safety.guard import GuardPolicy
 from enforcer.simulated.cluster import SimulatedCluster
 from enforcer.snapshot import take_snapshot
 from fleet.decisions import Plan
@@ -31,7 +34,7 @@ from fleet.documents import plan_from_json, plan_to_json
 from fleet.errors import Refused
 from fleet.node_changes import NodeRelease
 from fleet.settings.settings import Settings
-from tests.enforcer.builders import NOW, a_cluster, an_undo, some_tools
+from tests.enforcer.builders import NOW, OpenGuard, a_cluster, an_undo, some_tools
 from tests.enforcer.plugin_cluster import StandingCluster, a_node, a_pod
 
 LATER = "2026-01-13T08:00:00Z"
@@ -149,6 +152,7 @@ def test_pods_that_go_with_their_node_do_not_count_and_all_others_do() -> None:
     assert why_held(a_node("node-0"), [daemon, mirror, over, a_pod("far", 0, "node-1")], []) == []
     leaving = on_node("web", deletionTimestamp=LATER)
     assert [one.code for one in why_held(a_node("node-0"), [daemon, leaving], [])] == ["release.serves"]
+    assert why_held(a_node("node-0"), [daemon, leaving], [], lastingly=True) == []
 
 
 @pytest.mark.parametrize(
@@ -225,6 +229,142 @@ def is_closed(cluster: SimulatedCluster, node: str) -> bool:
     manifest = cluster.get("Node", "", node)
     assert manifest is not None
     return bool((manifest.get("spec") or {}).get("unschedulable"))
+
+
+def a_rollout(tools: RunContext, machine: Machine | None = None) -> Rollout:
+    backend = RunningBackend(
+        HamiBackend(NOW), version=None, allows_experimental=True, left_out=None,
+        machine=lambda _: machine or Machine(owner=NodeOwner.NOBODY),
+    )  # fmt: skip
+    return Rollout(tools, backend)
+
+
+class BusyCluster(SimulatedCluster):
+    """A cluster in which a pod runs on node-2 until some time after the node was cordoned.
+
+    Attributes:
+        ends_after: seconds from the first look after the cordon until it ends; None where it never does.
+        restart_policy: of the pod.
+        comes_late: whether a scheduler that had chosen the node before the cordon binds it there afterwards.
+    """
+
+    ends_after: float | None = 30.0
+    restart_policy = "Never"
+    comes_late = False
+    _closed_at: datetime | None = None
+
+    def list_objects(self, kind: str, namespace: str | None = None) -> tuple[Manifest, ...]:
+        found = tuple(super().list_objects(kind, namespace))
+        if kind != "Pod":
+            return found
+        if is_closed(self, "node-2"):
+            self._closed_at = self._closed_at or self.now()
+        waited = None if self._closed_at is None else (self.now() - self._closed_at).total_seconds()
+        is_there = (waited is not None or not self.comes_late) and (
+            waited is None or self.ends_after is None or waited < self.ends_after
+        )
+        pod = on_node("short")
+        pod["spec"] |= {"nodeName": "node-2", "restartPolicy": self.restart_policy}
+        return (*found, pod) if is_there else found
+
+
+def a_busy_cluster(folder: Path) -> BusyCluster:
+    a_cluster(folder, cards=12)
+    cluster = BusyCluster(folder / "cluster.sqlite")
+    for one in of_cluster_api()[1:]:
+        cluster.make(one)
+    return cluster
+
+
+def of_cluster(cluster: SimulatedCluster) -> Machine:
+    manifest, scaled = cluster.get("Machine", "capi", "m-1"), cluster.get("MachineDeployment", "capi", "gpu")
+    return Machine(owner=NodeOwner.CLUSTER_API, manifest=manifest, scaled=scaled, newest=BEFORE)
+
+
+def replicas(cluster: SimulatedCluster) -> int:
+    found = cluster.get("MachineDeployment", "capi", "gpu")
+    assert found is not None
+    return int(found["spec"]["replicas"])
+
+
+def test_short_pod_ends_on_the_closed_node_before_anybody_is_asked_for_it(tmp_path: Path) -> None:
+    cluster = a_busy_cluster(tmp_path)
+    tools = some_tools(cluster, tmp_path)
+    seen: list[tuple[str, int]] = []
+    tools.step = lambda what: seen.append((what, len([p for p in cluster.list_objects("Pod") if is_short(p)])))
+    tools.policy = replace(tools.policy, leave_seconds_max=10.0)
+    a_rollout(tools, of_cluster(cluster)).apply(a_release("node-2"), by="ann")
+    asked = [pods for what, pods in seen if "MachineDeployment" in what]
+    assert asked, seen
+    assert asked[0] == 0
+
+
+def is_short(pod: Manifest) -> bool:
+    return str(pod["metadata"]["name"]).startswith("short")
+
+
+def test_own_machine_is_kept_closed_once_its_short_pod_ended(tmp_path: Path) -> None:
+    cluster = a_busy_cluster(tmp_path)
+    (result,) = a_rollout(some_tools(cluster, tmp_path)).apply(a_release("node-2"), by="ann")
+    assert result.state is StageState.PROMOTED, result.reason
+    assert is_closed(cluster, "node-2")
+    assert not any(map(is_short, cluster.list_objects("Pod")))
+
+
+def test_short_pod_that_never_ends_gives_the_node_back_and_names_the_limit(tmp_path: Path) -> None:
+    cluster = a_busy_cluster(tmp_path)
+    cluster.ends_after = None
+    tools = some_tools(cluster, tmp_path)
+    tools.policy = replace(tools.policy, empty_seconds_max=60.0)
+    (result,) = a_rollout(tools, of_cluster(cluster)).apply(a_release("node-2"), by="ann")
+    assert result.state is StageState.RESTORED
+    assert "limit enforcer.node_empty_seconds_max" in str(result.reason)
+    assert "short-0 still runs there" in str(result.reason)
+    assert not is_closed(cluster, "node-2")
+    assert replicas(cluster) == 3
+
+
+def test_pod_that_was_bound_between_look_and_cordon_keeps_its_machine(tmp_path: Path) -> None:
+    cluster = a_busy_cluster(tmp_path)
+    cluster.comes_late, cluster.restart_policy, cluster.ends_after = True, "Always", None
+    tools = some_tools(cluster, tmp_path)
+    steps: list[str] = []
+    tools.step = steps.append
+    (result,) = a_rollout(tools, of_cluster(cluster)).apply(a_release("node-2"), by="ann")
+    assert result.state is StageState.RESTORED
+    assert "short-0 still runs there" in str(result.reason)
+    assert not is_closed(cluster, "node-2")
+    assert not [what for what in steps if "MachineDeployment" in what]
+
+
+def test_pod_that_stays_is_refused_before_the_node_is_closed(tmp_path: Path) -> None:
+    cluster = a_busy_cluster(tmp_path)
+    cluster.restart_policy, cluster.ends_after = "Always", None
+    (result,) = a_rollout(some_tools(cluster, tmp_path)).apply(a_release("node-2"), by="ann")
+    assert "short-0 still runs there" in str(result.reason)
+    assert cluster._closed_at is None, "it was never cordoned"
+
+
+def test_freeze_while_short_pods_end_asks_nobody_for_the_machine(tmp_path: Path) -> None:
+    cluster = a_busy_cluster(tmp_path)
+    freeze = tmp_path / "freeze"
+    tools = some_tools(cluster, tmp_path, guard=OpenGuard(GuardPolicy(gaps_allowed=True, freeze_file=freeze)))
+
+    def pause(seconds: float) -> None:
+        freeze.write_text("ann\n")
+        cluster.pause(seconds)
+
+    tools.pause = pause
+    plan = a_release("node-2")
+    with pytest.raises(Refused, match="frozen by ann"):
+        a_rollout(tools, of_cluster(cluster)).apply(plan, by="ann")
+    assert replicas(cluster) == 3
+    freeze.unlink()
+    tools.pause, tools.policy = cluster.pause, replace(tools.policy, leave_seconds_max=10.0)
+    seen: list[int] = []
+    tools.step = lambda _: seen.append(replicas(cluster))
+    a_rollout(tools, of_cluster(cluster)).apply(plan, by="ann")
+    assert 2 in seen, "the run went on where the freeze stopped it"
 
 
 class LeavingCluster(SimulatedCluster):
