@@ -55,15 +55,16 @@ class World:
     """A follower whose plans are counted; mutable: time goes on."""
 
     def __init__(self, folder: Path, policies: Policies) -> None:
-        self.now, self.plans, self.refusal = 0.0, 0, None
+        self.now, self.plans, self.refusal, self.standing = 0.0, 0, None, None
         self.follower = PolicyFollower(
-            policies, tuple, self._plan, Planned(folder / "policies.json"), FollowerMetrics(OwnMetrics("planner")),
-            lambda: self.now,
+            policies, tuple, self._plan, lambda _: [f"{one:064x}" for one in self.standing or range(self.plans + 1)],
+            Planned(folder / "policies.json"), FollowerMetrics(OwnMetrics("planner")), lambda: self.now,
         )  # fmt: skip
 
     now: float
     plans: int
     refusal: Exception | None
+    standing: list[int] | None
 
     def _plan(self) -> str:
         if self.refusal is not None:
@@ -104,6 +105,22 @@ def test_edit_while_nobody_looked_is_followed_and_a_restart_alone_makes_no_plan(
     (tmp_path / "policies.json").write_text('{"GpuPolicy team/web": 7}')
     policies.put("web", optOut=True)
     assert World(tmp_path, policies).looks() == 1, "a file that can't be read costs a plan"
+
+
+def test_policy_whose_plan_is_gone_names_the_newest_which_follows_it_too(tmp_path: Path) -> None:
+    policies = Policies()
+    world = World(tmp_path, policies)
+    for name in ("first", "second"):
+        policies.put(name, optOut=True)
+        assert world.looks() == 1
+    assert policies.statuses["GpuPolicy team/first"].plan == f"plan-{1:064x}"
+    policies.put("third", optOut=True)
+    world.standing = [2, 3]
+    assert world.looks() == 1
+    assert [policies.statuses[f"GpuPolicy team/{name}"].plan for name in ("first", "second", "third")] == [
+        f"plan-{number:064x}" for number in (3, 2, 3)
+    ]
+    assert World(tmp_path, policies).looks() == 0, "a restart knows it"
 
 
 def test_tenant_that_edits_without_end_waits_and_holds_up_nobody_else(tmp_path: Path) -> None:
