@@ -247,6 +247,10 @@ class PolicyFollower:
             made.popleft()
         return len(made) >= PLANS_PER_HOUR_MAX
 
+    def _spend(self, changed: set[str]) -> None:
+        for space in {_space(title) for title in changed}:
+            self._made[space].append(self._clock())
+
     def _plan(self, asked: dict[str, str], changed: set[str]) -> bool:
         try:
             with self._metrics.plan_seconds.time():
@@ -255,12 +259,13 @@ class PolicyFollower:
             if isinstance(exc, Unavailable):
                 raise
             _log.warning("no plan follows the policies, and it is tried again later", why=str(exc))
+            if self._refused is None or self._refused[0] != asked:
+                self._spend(changed)  # the first try after an edit counts, or edits would be tried without end
             self._refused = dict(asked), str(exc), self._clock() + self._backoff.failed()
             return False
         self._refused = None
         self._backoff.recovered()
-        for space in {_space(title) for title in changed}:
-            self._made[space].append(self._clock())
+        self._spend(changed)
         self._planned.note(plan, asked)
         self._planned.keep(self._supersede(plan), plan)
         self._metrics.plans.inc()
@@ -276,6 +281,8 @@ class PolicyFollower:
         statuses = {}
         for one in found:
             title = one.policy.title
+            if title not in standing:
+                continue
             plan = "" if title in changed else self._planned.plan_of(title)
             statuses[title] = PolicyStatus(
                 generation=one.generation,

@@ -17,7 +17,7 @@ from enforcer.policy_follower import (
     StoredPolicy,
 )
 from fleet.errors import NotEnoughData, Unavailable
-from fleet.gpu_policy import gpu_policy
+from fleet.gpu_policy import POLICIES_MAX, gpu_policy
 from wire.own_metrics import OwnMetrics
 
 HOUR = 3600.0
@@ -63,10 +63,12 @@ class World:
 
     now: float
     plans: int
+    tries: int = 0
     refusal: Exception | None
     standing: list[int] | None
 
     def _plan(self) -> str:
+        self.tries += 1
         if self.refusal is not None:
             raise self.refusal
         self.plans += 1
@@ -176,3 +178,26 @@ def test_cluster_that_is_away_is_the_callers_matter(tmp_path: Path) -> None:
         world.looks()
     world.refusal = None
     assert world.looks(1) == 1
+
+
+def test_edits_while_no_plan_can_be_made_are_tried_no_more_often_than_plans_are_made(tmp_path: Path) -> None:
+    policies = Policies()
+    world = World(tmp_path, policies)
+    world.refusal = NotEnoughData("no history")
+    for warm in range(100):
+        policies.put("web", minReplicasWarm=warm + 1)
+        world.looks(1)
+    assert world.tries <= PLANS_PER_HOUR_MAX + 1
+
+
+def test_statuses_of_a_namespace_with_too_many_policies_stay_as_few_and_as_they_are(tmp_path: Path) -> None:
+    policies = Policies()
+    world = World(tmp_path, policies)
+    for number in range(POLICIES_MAX + 200):
+        policies.put(f"p{number}", optOut=True)
+    world.looks(1)
+    assert len(policies.statuses) == POLICIES_MAX + 1
+    before = policies.statuses["GpuPolicy team/p0"].standing
+    policies.put("one-more", optOut=True)
+    world.looks(1)
+    assert policies.statuses["GpuPolicy team/p0"].standing == before

@@ -63,7 +63,7 @@ def planner(
         own = own_cluster(folder, settings)
         follower = PolicyFollower(
             cluster.policies, lambda: _subjects(session, own),
-            lambda: kept_plan(session, PlanScope(), own)[0].plan_id,
+            lambda: kept_plan(session, PlanScope(), own, needs_policies=True)[0].plan_id,
             lambda plan: _superseded(folder, cluster, plan),
             Planned(folder.policies), metrics, time.monotonic,
         )  # fmt: skip
