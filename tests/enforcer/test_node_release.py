@@ -14,6 +14,7 @@ from enforcer.backend import NodeOwner
 from enforcer.backends.device_plugin import NODE_DIALECT
 from enforcer.backends.hami import HamiBackend
 from enforcer.backends.running import RunningBackend
+from enforcer.cluster import FieldChange
 from enforcer.machines import (
     DELETE_MACHINE_ANNOTATION,
     Machine,
@@ -202,9 +203,8 @@ def test_own_machine_is_cordoned_and_undo_opens_it_again(tmp_path: Path) -> None
     cluster = a_cluster(tmp_path, cards=12)
     before = cluster.get("Node", "", "node-2")
     tools = some_tools(cluster, tmp_path)
-    backend = RunningBackend(HamiBackend(NOW), version=None, allows_experimental=True, left_out=None)
     plan = a_release("node-2")
-    (result,) = Rollout(tools, backend).apply(plan, by="ann")
+    (result,) = a_rollout(tools).apply(plan, by="ann")
     assert result.state is StageState.PROMOTED
     assert is_closed(cluster, "node-2")
     assert set(releases_of(tools.journal.runs())) == {"node-2"}
@@ -219,9 +219,8 @@ def test_own_machine_is_cordoned_and_undo_opens_it_again(tmp_path: Path) -> None
 
 def test_node_that_holds_pods_with_cards_is_not_released(tmp_path: Path) -> None:
     cluster = a_cluster(tmp_path, cards=12)
-    backend = RunningBackend(HamiBackend(NOW), version=None, allows_experimental=True, left_out=None)
     with pytest.raises(Refused, match=r"node node-0 is not released: pod .* still runs there"):
-        Rollout(some_tools(cluster, tmp_path), backend).apply(a_release("node-0"), by="ann")
+        a_rollout(some_tools(cluster, tmp_path)).apply(a_release("node-0"), by="ann")
     assert not is_closed(cluster, "node-0")
 
 
@@ -367,6 +366,28 @@ def test_freeze_while_short_pods_end_asks_nobody_for_the_machine(tmp_path: Path)
     assert 2 in seen, "the run went on where the freeze stopped it"
 
 
+def test_one_node_leaves_at_a_time_and_another_of_its_name_does_not_count(tmp_path: Path) -> None:
+    a_cluster(tmp_path, cards=16)
+    cluster = LeavingCluster(tmp_path / "cluster.sqlite")
+    for one in of_cluster_api()[1:]:
+        cluster.make(one)
+    tools = some_tools(cluster, tmp_path)
+    tools.policy = replace(tools.policy, leave_seconds_max=30.0)
+    (result,) = a_rollout(tools, of_cluster(cluster)).apply(a_release("node-2"), by="ann")
+    assert result.state is StageState.PROMOTED, result.reason
+    with pytest.raises(Refused, match="node node-2 was released and has not left yet"):
+        a_rollout(tools).apply(a_release("node-3"), by="ann")
+    found = cluster.get("Node", "", "node-2")
+    assert found is not None
+    fields = ("spec.unschedulable", f"metadata.annotations[{RELEASED_ANNOTATION}]")
+    cluster.patch(
+        "Node", "", "node-2", [FieldChange(field=field, value=None) for field in fields],
+        found["metadata"]["resourceVersion"],
+    )  # fmt: skip
+    (result,) = a_rollout(tools).apply(a_release("node-3"), by="ann")
+    assert result.state is StageState.PROMOTED, result.reason
+
+
 class LeavingCluster(SimulatedCluster):
     """A cluster with Machines of Cluster API; the one that is asked to go is being deleted at once, and stays so."""
 
@@ -386,16 +407,8 @@ def test_machine_on_its_way_out_is_not_asked_for_again_by_an_undo(tmp_path: Path
         cluster.make(one)
     tools = some_tools(cluster, tmp_path)
     tools.policy = replace(tools.policy, leave_seconds_max=30.0)
-
-    def machine_now(_: Manifest) -> Machine:
-        manifest, scaled = cluster.get("Machine", "capi", "m-1"), cluster.get("MachineDeployment", "capi", "gpu")
-        return Machine(owner=NodeOwner.CLUSTER_API, manifest=manifest, scaled=scaled, newest=BEFORE)
-
-    backend = RunningBackend(
-        HamiBackend(NOW), version=None, allows_experimental=True, left_out=None, machine=machine_now
-    )
     plan = a_release("node-2")
-    (result,) = Rollout(tools, backend).apply(plan, by="ann")
+    (result,) = a_rollout(tools, of_cluster(cluster)).apply(plan, by="ann")
     assert result.state is StageState.PROMOTED, result.reason
     undone = an_undo(tools).undo(plan.plan_id)
     assert "nothing of that can be taken back" in str(undone.kept[0])
