@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 from datetime import UTC, datetime
+from itertools import count
 from pathlib import Path
 from typing import Any
 
@@ -122,6 +124,47 @@ def test_emptied_node_leaves_with_its_machine_and_the_one_that_serves_stays(
     assert len(claims) == 1, "the machine went with its node"
     assert len(pods(api, namespace, APP)) == 1
     assert "unschedulable" not in node(api, serving)["spec"]
+
+
+@contextmanager
+def short_pods(api: Api, namespace: str) -> Iterator[None]:
+    """Pods of the pool that come every two seconds, are not started again, and are gone after four."""
+    end, path = threading.Event(), f"/api/v1/namespaces/{namespace}/pods"
+    spec = {
+        "containers": [{"name": "main", "image": "registry/none:1"}], "nodeSelector": {"pool": namespace},
+        "restartPolicy": "Never", "terminationGracePeriodSeconds": 0,
+    }  # fmt: skip
+
+    def play() -> None:
+        for number in count():
+            api.create(path, {"metadata": {"name": f"short-{number}", "labels": {"app": "short"}}, "spec": spec})
+            if number >= 2:
+                api.delete(f"{path}/short-{number - 2}")
+            if end.wait(2.0):
+                return
+
+    playing = threading.Thread(target=play, daemon=True)
+    playing.start()
+    try:
+        yield
+    finally:
+        end.set()
+        playing.join(30)
+
+
+@pytest.mark.usefixtures("runs")
+def test_node_to_which_short_pods_keep_coming_is_closed_to_them_and_leaves(
+    api: Api, namespace: str, cluster: KubernetesCluster, tmp_path: Path
+) -> None:
+    empty, serving = a_pool(api, namespace, consolidateAfter="20s")
+    with short_pods(api, namespace):
+        until(
+            lambda: any(pod["spec"].get("nodeName") == empty for pod in pods(api, namespace, "short")),
+            "a short pod runs on the emptied node",
+        )
+        result = released(tools_of(cluster, tmp_path), a_release(empty))
+    assert result.state is StageState.PROMOTED, result.reason
+    assert [one["metadata"]["name"] for one in karpenter.nodes_of(api, namespace)] == [serving]
 
 
 @pytest.mark.usefixtures("runs")
