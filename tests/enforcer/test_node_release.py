@@ -37,6 +37,7 @@ from fleet.node_changes import NodeRelease
 from fleet.settings.settings import Settings
 from tests.enforcer.builders import NOW, OpenGuard, a_cluster, an_undo, some_tools
 from tests.enforcer.plugin_cluster import StandingCluster, a_node, a_pod
+from tests.enforcer.test_rollout import Killed, killing
 
 LATER = "2026-01-13T08:00:00Z"
 BEFORE = "2026-01-12T08:00:00Z"
@@ -415,3 +416,33 @@ def test_machine_on_its_way_out_is_not_asked_for_again_by_an_undo(tmp_path: Path
     after = cluster.get("MachineDeployment", "capi", "gpu")
     assert after is not None
     assert after["spec"]["replicas"] == 2
+
+
+def test_kill_at_any_moment_of_a_release_leaves_nothing_half_done(tmp_path: Path) -> None:
+    plan, number, is_over = a_release("node-2"), 0, False
+    while not is_over:
+        number += 1
+        folder = tmp_path / str(number)
+        folder.mkdir()
+        cluster = a_busy_cluster(folder)
+        machine = of_cluster(cluster)
+        tools = killing(some_tools(cluster, folder), number)
+        tools.policy = replace(tools.policy, leave_seconds_max=10.0)
+        try:
+            a_rollout(tools, machine).apply(plan, by="ann")
+            is_over = True
+        except Killed:
+            pass
+        tools = some_tools(cluster, folder)
+        tools.policy = replace(tools.policy, leave_seconds_max=10.0)
+        if not is_over:
+            a_rollout(tools, machine).apply(plan, by="ann")
+        # Nobody takes the machine here, so everything is given back.
+        found, kept = cluster.get("Node", "", "node-2"), cluster.get("Machine", "capi", "m-1")
+        assert found is not None
+        assert kept is not None
+        assert not is_closed(cluster, "node-2"), number
+        assert RELEASED_ANNOTATION not in (found["metadata"].get("annotations") or {}), number
+        assert DELETE_MACHINE_ANNOTATION not in (kept["metadata"].get("annotations") or {}), number
+        assert replicas(cluster) == 3, number
+    assert number > 8
