@@ -1,10 +1,10 @@
 """Hands an emptied node over to what owns its machine, so that it leaves the cluster and the bill.
 
-The node is cordoned and marked; Karpenter's consolidation and Cluster Autoscaler then take a node on which nothing is
-left, in their own time and by their own budgets. Of Cluster API one replica fewer is asked, and this machine is named
-as the one to go. Machines of nobody stay cordoned until people take them. What is rendered is carried out, watched and
-taken back like a stage of any plan (`enforcer.rollout.departure`). No Node is ever deleted: where no finalizer holds it
-the machine would run on. Pure.
+The node is cordoned and marked, and pods that pass get time to end; Karpenter's consolidation and Cluster Autoscaler
+then take a node on which nothing is left, in their own time and by their own budgets. Of Cluster API one replica fewer
+is asked, and this machine is named as the one to go. Machines of nobody stay cordoned until people take them. What is
+rendered is carried out, watched and taken back like a stage of any plan (`enforcer.rollout.departure`). No Node is ever
+deleted: where no finalizer holds it the machine would run on. Pure.
 
 Sources: kubernetes-sigs/karpenter:pkg/controllers/disruption (types.go, emptiness.go),
 kubernetes/autoscaler:cluster-autoscaler/FAQ.md, kubernetes-sigs/cluster-api:internal/controllers/machineset.
@@ -29,7 +29,7 @@ from enforcer.machines import (
 )
 from enforcer.manifest import Manifest
 from enforcer.node_plan import PlanPlace, plan_of_node
-from enforcer.seat import is_over
+from enforcer.seat import is_over, is_passing
 from enforcer.snapshot import Snapshot
 from fleet.decisions import Plan
 from fleet.errors import Refused
@@ -59,12 +59,13 @@ def render_release(plan_id: str, release: NodeRelease, machine: Machine, snapsho
         machine: of the node.
 
     Raises:
-        Refused: there is no such node, it holds pods with cards, or its owner would not take it.
+        Refused: there is no such node, pods with cards stay on it, or its owner would not take it.
     """
     name, node = release.node, node_of(snapshot, release.node)
-    holders = snapshot.holders(name)
-    if holders:
-        raise Refused(sentence("release.refused", node=name, why=sentence("release.serves", pod="/".join(holders[0]))))
+    seats = snapshot.seats
+    staying = [pod for pod in map("/".join, snapshot.holders(name)) if pod not in seats or not seats[pod].is_passing]
+    if staying:
+        raise Refused(sentence("release.refused", node=name, why=sentence("release.serves", pod=staying[0])))
     why = (*_stays(node), *machine.stays)
     if why:
         raise Refused(sentence("release.refused", node=name, why=first_of(why)))
@@ -85,14 +86,22 @@ def render_release(plan_id: str, release: NodeRelease, machine: Machine, snapsho
     )
 
 
-def why_held(node: Manifest, pods: Sequence[Manifest], budgets: Sequence[Manifest]) -> list[Sentence]:
+def why_held(
+    node: Manifest, pods: Sequence[Manifest], budgets: Sequence[Manifest], *, lastingly: bool = False
+) -> list[Sentence]:
     """What keeps a node from leaving, one sentence each: who it still serves first.
 
     Args:
         pods: all of the cluster.
         budgets: PodDisruptionBudgets of the cluster.
+        lastingly: pods that pass (`enforcer.seat.is_passing`) do not count: once no new ones come, the last one ends.
     """
-    here = [pod for pod in pods if pod["spec"].get("nodeName") == node["metadata"]["name"] and not is_over(pod)]
+    here = [
+        pod
+        for pod in pods
+        if pod["spec"].get("nodeName") == node["metadata"]["name"]
+        and not (is_over(pod) or (lastingly and is_passing(pod)))
+    ]
     found = [sentence("release.serves", pod=_pod_id(pod)) for pod in here if is_serving(pod)]
     found += _stays(node)
     for pod in here:

@@ -2,8 +2,8 @@
 
 A policy that is written, changed or deleted leads to a new plan within seconds. One that can't be read leads to none:
 its status says why, its pods are left alone, and the plan before stays. Tenants write policies, so each namespace, and
-the cluster, leads to so many plans an hour at most; who writes more waits, and holds up nobody else. Called by
-`gputide run planner`.
+the cluster, leads to so many plans an hour at most; who writes more waits, and holds up nobody else. Of the plans that
+nobody took up a few stand, or edits would fill the cluster. Called by `gputide run planner`.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from __future__ import annotations
 import hashlib
 import json
 from collections import defaultdict, deque
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
@@ -125,7 +125,7 @@ class Planned:
             _log.warning("which plan follows which policy can't be read; a plan is made anew", why=str(exc))
 
     def plan_of(self, title: str) -> str:
-        """Id of the first plan that follows a policy as it is followed; empty where none does."""
+        """Id of a plan that follows a policy as it is, the first one while it stands; empty where none does."""
         return self._followed.get(title, ("", ""))[1]
 
     def changed(self, asked: Mapping[str, str]) -> set[str]:
@@ -146,6 +146,22 @@ class Planned:
         self._followed = {
             title: (digest, plan if title in changed else self.plan_of(title)) for title, digest in asked.items()
         }
+        self._write()
+
+    def keep(self, standing: Collection[str], newest: str) -> None:
+        """Name the newest plan, which follows every policy, where an older one is gone.
+
+        Args:
+            standing: ids of the plans that there are.
+        """
+        before = self._followed
+        self._followed = {
+            title: (digest, plan if plan in standing else newest) for title, (digest, plan) in before.items()
+        }
+        if self._followed != before:
+            self._write()
+
+    def _write(self) -> None:
         write_durably(self._path, json.dumps(self._followed, sort_keys=True).encode())
 
 
@@ -155,6 +171,8 @@ class PolicyFollower:
     Args:
         subjects: the workloads that there are.
         make_plan: makes a plan by the policies as they are, keeps it, and returns its id.
+        supersede: called with the id of each plan that was made; lets older ones go that nobody took up, and returns
+            the ids of those that stand.
         clock: monotonic seconds.
     """
 
@@ -163,6 +181,7 @@ class PolicyFollower:
         store: PolicyStore,
         subjects: Callable[[], Sequence[Subject]],
         make_plan: Callable[[], str],
+        supersede: Callable[[str], Collection[str]],
         planned: Planned,
         metrics: FollowerMetrics,
         clock: Callable[[], float],
@@ -170,6 +189,7 @@ class PolicyFollower:
         self._store = store
         self._subjects = subjects
         self._make_plan = make_plan
+        self._supersede = supersede
         self._planned = planned
         self._metrics = metrics
         self._clock = clock
@@ -227,6 +247,10 @@ class PolicyFollower:
             made.popleft()
         return len(made) >= PLANS_PER_HOUR_MAX
 
+    def _spend(self, changed: set[str]) -> None:
+        for space in {_space(title) for title in changed}:
+            self._made[space].append(self._clock())
+
     def _plan(self, asked: dict[str, str], changed: set[str]) -> bool:
         try:
             with self._metrics.plan_seconds.time():
@@ -235,13 +259,15 @@ class PolicyFollower:
             if isinstance(exc, Unavailable):
                 raise
             _log.warning("no plan follows the policies, and it is tried again later", why=str(exc))
+            if self._refused is None or self._refused[0] != asked:
+                self._spend(changed)  # the first try after an edit counts, or edits would be tried without end
             self._refused = dict(asked), str(exc), self._clock() + self._backoff.failed()
             return False
         self._refused = None
         self._backoff.recovered()
-        for space in {_space(title) for title in changed}:
-            self._made[space].append(self._clock())
+        self._spend(changed)
         self._planned.note(plan, asked)
+        self._planned.keep(self._supersede(plan), plan)
         self._metrics.plans.inc()
         _log.info("plan follows the policies", plan=plan, policies=len(asked), changed=len(changed))
         return True
@@ -255,6 +281,8 @@ class PolicyFollower:
         statuses = {}
         for one in found:
             title = one.policy.title
+            if title not in standing:
+                continue
             plan = "" if title in changed else self._planned.plan_of(title)
             statuses[title] = PolicyStatus(
                 generation=one.generation,

@@ -25,6 +25,7 @@ class PodSeat:
         is_ready: every container is ready, and its readiness gates are open.
         is_oom_killed: a container's last end was for want of memory.
         deletion_cost: its place in the order of a scale-in, None where none is set.
+        is_passing: as `is_passing` finds it.
         role: which of its owner's templates it is made from, as `enforcer.kinds` calls it; empty where there is one.
     """
 
@@ -39,6 +40,7 @@ class PodSeat:
     resource_version: str
     deletion_cost: str | None
     role: str = ""
+    is_passing: bool = False
 
     @property
     def pod_id(self) -> str:
@@ -81,12 +83,19 @@ def seat_of_pod(pod: Manifest, dialect: Dialect) -> PodSeat:
         ),
         resource_version=metadata.get("resourceVersion", ""),
         deletion_cost=metadata.get("annotations", {}).get(DELETION_COST_ANNOTATION),
+        is_passing=is_passing(pod),
     )
 
 
 def is_over(pod: Manifest) -> bool:
     """Whether a pod has ended: it holds nothing any more, whatever its annotations say."""
     return pod.get("status", {}).get("phase") in ("Succeeded", "Failed")
+
+
+def is_passing(pod: Manifest) -> bool:
+    """Whether a pod ends by itself: it is being deleted, or is not started again once its work is done."""
+    is_leaving = pod["metadata"].get("deletionTimestamp") is not None
+    return is_leaving or pod["spec"].get("restartPolicy") in ("Never", "OnFailure")
 
 
 def is_ready(pod: Manifest) -> bool:

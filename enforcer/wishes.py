@@ -7,14 +7,13 @@ they change anything.
 
 from __future__ import annotations
 
-from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
 
 from enforcer.cluster import ClusterReader
 from enforcer.kinds.register import pod_templates
 from enforcer.manifest import Manifest
-from fleet.gpu_policy import POLICIES_MAX, Decision, GpuPolicy, carefulness, decisions, gpu_policy
+from fleet.gpu_policy import Decision, GpuPolicy, by_namespace, carefulness, decisions, gpu_policy
 from fleet.inventory import WISH_LABELS
 
 POLICY_KINDS = ("ClusterGpuPolicy", "GpuPolicy")
@@ -28,11 +27,7 @@ class Wishes:
     """
 
     def __init__(self, policies: Iterable[GpuPolicy] = ()) -> None:
-        self._policies: dict[str, list[GpuPolicy]] = defaultdict(list)
-        for policy in policies:
-            # One more than are read says that there are more.
-            if len(self._policies[policy.namespace]) <= POLICIES_MAX:
-                self._policies[policy.namespace].append(policy)
+        self._policies = by_namespace(policies)
 
     def of(self, key: str, *manifests: Manifest | None) -> str | None:
         """What is asked for by a label.

@@ -149,6 +149,19 @@ def gpu_policy(manifest: Mapping[str, Any]) -> GpuPolicy:
     )
 
 
+def by_namespace(policies: Iterable[GpuPolicy]) -> dict[str, list[GpuPolicy]]:
+    """Policies that are read, by namespace, the cluster's under the empty name: of each one more than `POLICIES_MAX`.
+
+    That one more says that there are too many; who writes thousands makes nobody wait.
+    """
+    found: dict[str, list[GpuPolicy]] = {}
+    for policy in policies:
+        own = found.setdefault(policy.namespace, [])
+        if len(own) <= POLICIES_MAX:
+            own.append(policy)
+    return found
+
+
 def decisions(
     policies: Iterable[GpuPolicy], namespace: str, labels: Mapping[str, str], own: Mapping[str, str]
 ) -> dict[str, Decision]:

@@ -10,7 +10,7 @@ from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
-from fleet.gpu_policy import FIELDS, POLICIES_MAX, GpuPolicy, Level, carefulness, decisions, own_labels
+from fleet.gpu_policy import FIELDS, POLICIES_MAX, GpuPolicy, Level, by_namespace, carefulness, decisions, own_labels
 from fleet.inventory import Grant, WorkloadId
 
 
@@ -65,14 +65,12 @@ def subjects_of(grants: Iterable[Grant]) -> tuple[Subject, ...]:
 
 
 def standings(policies: Sequence[GpuPolicy], subjects: Iterable[Subject]) -> dict[str, Standing]:
-    """What becomes of each policy, by its title.
+    """What becomes of each policy that is read (`fleet.gpu_policy.by_namespace`), by its title.
 
     Args:
         policies: all of the cluster; titles are unique, as names are.
     """
-    by_space: dict[str, list[GpuPolicy]] = defaultdict(list)
-    for policy in policies:
-        by_space[policy.namespace].append(policy)
+    by_space = by_namespace(policies)
     known = list(dict.fromkeys(subjects))
     spoken: dict[str, set[Subject]] = defaultdict(set)
     decided: dict[str, dict[tuple[str, str], set[WorkloadId]]] = defaultdict(lambda: defaultdict(set))
@@ -94,18 +92,20 @@ def standings(policies: Sequence[GpuPolicy], subjects: Iterable[Subject]) -> dic
                 InForce(field=FIELDS[label], value=value, workloads=len(names))
                 for (label, value), names in sorted(decided[policy.title].items())
             ),
-            rejected=_rejected(policy, len(by_space[policy.namespace])),
+            rejected=_rejected(policy, is_read=len(own) <= POLICIES_MAX),
             conflicts=tuple(clashes.get(policy.namespace, {}).get(policy.title, ())),
             overruled=tuple(_overruled(policy, floor)) if policy.namespace else (),
         )
-        for policy in policies
+        for own in by_space.values()
+        for policy in own
     }
 
 
-def _rejected(policy: GpuPolicy, count: int) -> str:
-    if count > POLICIES_MAX:
+def _rejected(policy: GpuPolicy, *, is_read: bool) -> str:
+    if not is_read:
+        # How many more there are is not said: each further one would change what all others say.
         whose = f"namespace {policy.namespace}" if policy.namespace else "the cluster"
-        return f"{whose} has {count} policies, limit {POLICIES_MAX}: its pods are left alone"
+        return f"{whose} has more policies than the limit of {POLICIES_MAX}: its pods are left alone"
     return f"{policy.fault}; the pods that it speaks of are left alone" if policy.fault else ""
 
 

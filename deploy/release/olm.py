@@ -36,24 +36,11 @@ _BESIDE = frozenset({"CustomResourceDefinition", "Service", "ConfigMap", "Cluste
 """Kinds that stand in files of their own (operator-registry:pkg/lib/bundle/supported_resources.go)."""
 _ACCOUNTS = frozenset({"ServiceAccount", "Role", "ClusterRole", "RoleBinding", "ClusterRoleBinding"})
 _HELMS = ("helm.sh/chart", "app.kubernetes.io/managed-by")
-_EXAMPLES = (
-    {
-        "apiVersion": "gputide.io/v1alpha1",
-        "kind": "GpuPolicy",
-        "metadata": {"name": "chat"},
-        "spec": {"selector": {"matchLabels": {"app": "chat"}}, "latencyCritical": True, "minReplicasWarm": 2},
-    },
-    {
-        "apiVersion": "gputide.io/v1alpha1",
-        "kind": "ClusterGpuPolicy",
-        "metadata": {"name": "all"},
-        "spec": {"minReplicasWarm": 1},
-    },
-)
-_KIND_WORDS = {
-    "GpuPolicy": "What gputide may do with the pods of a namespace, or with those that it selects.",
-    "ClusterGpuPolicy": "What gputide may do with all pods of the cluster; no namespace loosens it.",
-}
+_CHAT = {"selector": {"matchLabels": {"app": "chat"}}, "latencyCritical": True, "minReplicasWarm": 2}
+_EXAMPLES = [
+    {"apiVersion": "gputide.io/v1alpha1", "kind": kind, "metadata": {"name": name}, "spec": spec}
+    for kind, name, spec in (("GpuPolicy", "chat", _CHAT), ("ClusterGpuPolicy", "base", {"minReplicasWarm": 1}))
+]
 _DESCRIPTION = """\
 gputide shows what every GPU of a cluster does and costs, and plans which cards can be freed. As installed from this
 bundle it reads and advises; no account of it may change anything.
@@ -198,7 +185,7 @@ def _owned(definition: Manifest) -> Manifest:
         "version": spec["versions"][0]["name"],
         "kind": spec["names"]["kind"],
         "displayName": spec["names"]["kind"],
-        "description": _KIND_WORDS[spec["names"]["kind"]],
+        "description": definition["spec"]["versions"][0]["schema"]["openAPIV3Schema"]["description"],
     }
 
 

@@ -33,7 +33,7 @@ from enforcer.kubernetes.custom_resources import (
     making,
     unserved,
 )
-from enforcer.kubernetes.events import events_between, write_event
+from enforcer.kubernetes.events import Event, events_between, write_event
 from enforcer.manifest import Manifest
 from enforcer.record.entry_shapes import moment_of
 from enforcer.record.fingerprint import Fingerprint, fingerprint_to_json
@@ -60,6 +60,12 @@ PARTS_MAX = 200
 STAGES_MAX = 500
 """Most stages of a plan, as the kind has it."""
 
+PROPOSED_LABEL = "gputide.io/proposed-by"
+"""On a plan that no person asked for: who made it."""
+PROPOSALS_MAX = 5
+"""Most plans that the planner made and nobody approved or wants, the newest ones."""
+
+_PLANNER = "planner"
 _TRIES = 5
 _GUARD_SECONDS = 30.0
 """For how long it is not asked again whether approvals are held to who makes them."""
@@ -231,6 +237,46 @@ class GpuPlans:
         except GputideError as exc:
             _log.warning("an event on a plan was not written", plan=plan_id, why=str(exc))
 
+    def supersede(self, plan_id: str) -> tuple[frozenset[str], frozenset[str]]:
+        """Mark a plan as proposed by the planner, and delete its older proposals beyond `PROPOSALS_MAX`.
+
+        One that somebody approved or wants stays, and so does one of which anything is in force or under way. A plan is
+        deleted as it was read or not at all; an event on the newest says which are gone.
+
+        Returns:
+            Ids of the plans that stand, and of those that were deleted.
+
+        Raises:
+            Misconfigured: a right is missing.
+            Unavailable: the cluster can't be reached.
+        """
+        deed = Deed(verb="patch", resource=_PLANS.resource, name=name_of(plan_id))
+        path, body = _PLANS.path(VERSION, None, name_of(plan_id)), {"metadata": {"labels": {PROPOSED_LABEL: _PLANNER}}}
+        newest = self._api.send(
+            Call(deed=deed, path=path, method="PATCH", query=AS_MANAGER, body=body, content_type=MERGE_PATCH)
+        )
+        heads = {str(one["spec"]["plan"]): one for one in listed(self._api, _PLANS)}
+        proposed = [one for one in heads if _is_proposal(heads[one])]
+        proposed.sort(key=lambda one: (one == plan_id, _made_at(heads[one])))
+        approved = self._approvals() if len(proposed) > PROPOSALS_MAX else {}
+        gone = [one for one in proposed[:-PROPOSALS_MAX] if one not in approved and self._is_deleted(heads[one])]
+        if gone and newest is not None:
+            message = f"{', '.join(map(name_of, gone))} deleted: {name_of(plan_id)} is newer, and nobody approved them"
+            write_event(self._api, newest, Event(reason="Superseded", message=message))
+        return frozenset(heads.keys() - set(gone)), frozenset(gone)
+
+    def _is_deleted(self, head: Manifest) -> bool:
+        """Delete a plan, with its parts, if nobody changed it since it was read; whether that was done."""
+        metadata = head["metadata"]
+        deed = Deed(verb="delete", resource=_PLANS.resource, name=metadata["name"])
+        body = {"preconditions": {key: metadata[key] for key in ("uid", "resourceVersion")}}
+        path = _PLANS.path(VERSION, None, metadata["name"])
+        try:
+            self._api.send(Call(deed=deed, path=path, method="DELETE", body=body))
+        except Conflict:
+            return False
+        return True
+
     def _approvals(self) -> dict[str, list[Approval]]:
         """Approvals of every plan whose names somebody checked, oldest first."""
         found: dict[str, list[Approval]] = {}
@@ -307,6 +353,14 @@ def _head_spec(plan: Plan, packed: str, parts: int) -> dict[str, Any]:
         "parts": parts,
         "sha256": _sha256(packed),
     }
+
+
+def _is_proposal(head: Manifest) -> bool:
+    """Whether the planner made a plan, and nobody said anything of it."""
+    status = head.get("status") or {}
+    is_untouched = not any(status.get(part) for part in ("approved", "applied", "underWay"))
+    is_planners = (head["metadata"].get("labels") or {}).get(PROPOSED_LABEL) == _PLANNER
+    return is_planners and is_untouched and head["spec"].get("apply") is None
 
 
 def _owner_of(head: Manifest) -> Manifest:

@@ -10,7 +10,8 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from datetime import datetime
 from pathlib import Path
@@ -178,11 +179,28 @@ class PlanStore:
         Raises:
             Refused: one was edited.
         """
-        return tuple(self.get(name) for name in self.ids())
+        found = []
+        for name in self.ids():
+            try:
+                found.append(self.get(name))
+            except (Corrupt, Misconfigured):
+                if self._file(name).exists():  # else it was superseded meanwhile
+                    raise
+        return tuple(found)
 
     def ids(self) -> tuple[str, ...]:
         """Ids of every plan, in the order in which they were kept, the newest last; opens none."""
-        return tuple(sorted(self._ids(), key=lambda name: (self._file(name).stat().st_mtime_ns, name)))
+        found = []
+        for name in self._ids():
+            with suppress(FileNotFoundError):  # it was superseded meanwhile
+                found.append((self._file(name).stat().st_mtime_ns, name))
+        return tuple(name for _, name in sorted(found))
+
+    def drop(self, plan_ids: Iterable[str]) -> None:
+        """Keep plans no longer; one that is not there is no error."""
+        for plan_id in plan_ids:
+            for file in (self._file(plan_id), *sorted(self._path.glob(f"{plan_id}.*"))):
+                file.unlink(missing_ok=True)
 
     def newest(self, cluster: str | None = None) -> Plan | None:
         """The plan that was made last, of one cluster where it is given; None where there is none.

@@ -36,11 +36,13 @@ class NodeStepPolicy:
 
     Attributes:
         ready_seconds_max: how long a node may take until it shares its cards as it should.
+        empty_seconds_max: how long pods that pass may take to end on a node that is released.
         leave_seconds_max: how long its owner may take to take a released node.
     """
 
     poll_seconds: float = 10.0
     ready_seconds_max: float = 900.0
+    empty_seconds_max: float = 900.0
     leave_seconds_max: float = 1800.0
 
 
@@ -56,7 +58,8 @@ class NodeSteps:
         self._policy = policy
         self._dialect = dialect
         self._departures = Departures(
-            cluster, poll_seconds=policy.poll_seconds, seconds_max=policy.leave_seconds_max
+            cluster, poll_seconds=policy.poll_seconds, empty_seconds_max=policy.empty_seconds_max,
+            seconds_max=policy.leave_seconds_max,
         )  # fmt: skip
 
     def has_left(self, step: NodeStep) -> bool:
@@ -75,7 +78,11 @@ class NodeSteps:
         Args:
             homeless: pods that no other node has room for, which are not waited for.
         """
-        released = ((step.node, self._departures.held(step.node)) for step in steps if step.departure is not None)
+        released = (
+            (step.node, self._departures.held(step.node, lastingly=True))
+            for step in steps
+            if step.departure is not None and not self.has_left(step)
+        )
         failures = [sentence("release.refused", node=node, why=first_of(why)) for node, why in released if why]
         emptied = [
             step for step in steps if (step.leaving or step.back or step.offered_before) and not self._is_ready(step)
@@ -102,6 +109,10 @@ class NodeSteps:
             else:
                 failures += self._wait(step.node, lambda: self._leavers(step))  # noqa: B023 - called at once
         return failures
+
+    def clear(self, steps: Sequence[NodeStep]) -> list[Sentence]:
+        """Wait until nothing runs on released nodes any more, once these are cordoned; other steps are passed over."""
+        return [why for step in steps if step.departure is not None for why in self._departures.clear(step)]
 
     def settle(self, steps: Sequence[NodeStep], plan_id: str) -> list[Sentence]:
         """Start plugins anew, wait until nodes share their cards as they should, and open what `empty` closed.

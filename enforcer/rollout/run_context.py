@@ -37,12 +37,14 @@ class RolloutPolicy:
 
     Attributes:
         canary_workloads: workloads that are changed and watched before the rest of a stage.
+        empty_seconds_max: how long pods that pass may take to end on a node that is released.
         leave_seconds_max: how long its owner may take to take a released node.
     """
 
     canary_workloads: int = 1
     watch_seconds: float = 600.0
     lease_seconds: float = 30.0
+    empty_seconds_max: float = 900.0
     leave_seconds_max: float = 1800.0
     watch: WatchPolicy = field(default_factory=WatchPolicy)
     moving: MovePolicy = field(default_factory=MovePolicy)
@@ -149,8 +151,9 @@ class RunContext:
     def node_steps(self) -> NodeSteps:
         """Who empties nodes and waits for them."""
         policy = NodeStepPolicy(
-            poll_seconds=self.policy.moving.poll_seconds, leave_seconds_max=self.policy.leave_seconds_max
-        )
+            poll_seconds=self.policy.moving.poll_seconds, empty_seconds_max=self.policy.empty_seconds_max,
+            leave_seconds_max=self.policy.leave_seconds_max,
+        )  # fmt: skip
         return NodeSteps(self.cluster, policy, self.dialect)
 
     def snapshot(self) -> Snapshot:

@@ -29,6 +29,7 @@ from enforcer.rollout.restore import Parts, StageResult, restore_stage
 from enforcer.rollout.run_context import RunContext, UnderWay
 from enforcer.rollout.watch import complaints
 from enforcer.safety.abort_wish import Aborted
+from enforcer.safety.guard import Frozen
 from enforcer.safety.harm_budget import Brake, Judgement
 from fleet.decisions import Plan
 from fleet.errors import Corrupt, Misconfigured, Refused, Unavailable
@@ -231,6 +232,8 @@ class Rollout:
                 tools.check_abort()
                 reasons: Sequence[Sentence | str] = [found.reason] if found.brake is Brake.RESTORE else []
                 reasons = reasons or self._batch(record, name, phase, workloads, is_slow=found.brake is Brake.SLOW)
+            except Frozen:
+                raise
             except Refused as exc:
                 reasons = [exc.said]
             if reasons:
@@ -280,8 +283,11 @@ class Rollout:
             return failures
         for intent in (*parts.shared, *(pod for owner, pod in parts.pods if owner in workloads)):
             tools.keep_lease()
+            failures = () if intent.kind == "Node" else self._cleared(record)
+            if failures:
+                return failures
             mover.objects.patch(intent, phase)
-        failures = tools.node_steps().settle(record.node_steps, record.plan_id)
+        failures = self._cleared(record) or tools.node_steps().settle(record.node_steps, record.plan_id)
         if failures:
             return failures
         owners = {owner: intent for owner, intent in parts.owners.items() if owner in workloads}
@@ -305,6 +311,18 @@ class Rollout:
             for intent in owners.values():
                 tools.keep_lease()
                 mover.objects.hold(intent, Phase.SETTLED)
+        return failures
+
+    def _cleared(self, record: StageRecord) -> Sequence[Sentence]:
+        """Wait, before somebody is asked for the machine of a node, until nothing runs there; a freeze stops it there.
+
+        Raises:
+            Frozen: somebody froze the cluster meanwhile.
+        """
+        tools = self.tools
+        failures = tools.node_steps().clear(record.node_steps)
+        if any(step.departure is not None for step in record.node_steps):
+            tools.patiently(lambda: tools.guard.check_frozen(tools.reader))
         return failures
 
     def _watch(self, record: StageRecord, watched: _Watched, mover: PodMover) -> tuple[Sentence | str, ...]:

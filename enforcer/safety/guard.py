@@ -76,6 +76,10 @@ class GuardPolicy:
     relief_lock: Path | None = None
 
 
+class Frozen(Refused):
+    """Somebody has frozen this machine or the cluster."""
+
+
 class Guard:
     """Checks plans."""
 
@@ -87,9 +91,9 @@ class Guard:
         file = self._policy.freeze_file
         frozen = None if file is None else frozen_by(file)
         if frozen is not None:
-            raise Refused(sentence("guard.frozen_file", who=frozen, file=str(file)))
+            raise Frozen(sentence("guard.frozen_file", who=frozen, file=str(file)))
         if reader.get("ConfigMap", FREEZE_NAMESPACE, FREEZE_NAME) is not None:
-            raise Refused(sentence("guard.frozen_config_map", name=f"{FREEZE_NAMESPACE}/{FREEZE_NAME}"))
+            raise Frozen(sentence("guard.frozen_config_map", name=f"{FREEZE_NAMESPACE}/{FREEZE_NAME}"))
 
     def check_plan(
         self,

@@ -10,6 +10,7 @@ from collections.abc import Collection, Iterable, Sequence
 from enforcer.admission import PLAN_ANNOTATION
 from enforcer.backend import NodeOwner
 from enforcer.manifest import field_of
+from enforcer.node_release import RELEASED_ANNOTATION
 from enforcer.record.journal import RunRecord, UndoRecord
 from enforcer.record.plan_status import STANDING
 from enforcer.snapshot import Snapshot
@@ -17,6 +18,8 @@ from fleet.decisions import Plan
 from fleet.errors import Refused
 from fleet.inventory import WorkloadId
 from fleet.sentences import sentence
+
+_RELEASED = f"metadata.annotations[{RELEASED_ANNOTATION}]"
 
 
 def cards_emptied(plan: Plan, snapshot: Snapshot | None) -> int:
@@ -41,7 +44,9 @@ def check_nodes(plan: Plan, workloads: Collection[WorkloadId], runs: Sequence[Ru
         Refused: with the node and the plan that changed it.
     """
     if plan.node_release is not None:
-        for leaving in nodes_leaving(runs) & snapshot.nodes.keys() - {plan.node_release.node}:
+        for leaving in sorted(nodes_leaving(runs) & snapshot.nodes.keys() - {plan.node_release.node}):
+            if field_of(snapshot.nodes[leaving], _RELEASED) is None:
+                continue  # another machine has its name by now, or somebody took it back by hand
             raise Refused(sentence("guard.node_leaves", node=plan.node_release.node, other=leaving))
     nodes = {card.node for card in plan.placement if any(part.workload in workloads for part in card.slices)}
     for run in runs:

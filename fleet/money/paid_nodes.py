@@ -13,6 +13,14 @@ from fleet.inventory import Card, Inventory, Node
 from fleet.money.prices import Prices
 from fleet.settings.money import PriceBasis
 
+_OWN_SCHEMES = frozenset(
+    ("byoh", "harvester", "k3s", "kind", "kubevirt", "maas", "metal3", "nutanix", "proxmox", "rke2", "tinkerbell",
+     "vsphere")
+)  # fmt: skip
+"""Schemes of ids by which nobody bills a node: of software for machines of one's own, or of the distribution alone.
+
+Source: kubernetes-sigs/cluster-api:docs/book/src/reference/providers.md (providers), and k3s, RKE2 and kind themselves.
+"""
 _RESERVED_LABELS = (("karpenter.sh/capacity-type", "reserved"), ("eks.amazonaws.com/capacityType", "CAPACITY_BLOCK"))
 
 
@@ -20,7 +28,8 @@ def paid_nodes(inventory: Inventory, prices: Prices) -> dict[str, tuple[Card, ..
     """Nodes that are rented whole, by name, with their cards.
 
     A rule of the price book says so by its `basis` (`rented`), also of a pool of nodes by `node_labels`; where none
-    says anything, the source of the card, and last whether the provider has an id of the node. What was bought or
+    says anything, the source of the card, and last whether a provider of rented machines has an id of the node (of
+    `vsphere`, `metal3`, `k3s` and the like nobody is billed by the node). What was bought or
     committed is paid with or without a node, and so is what was reserved.
     """
     cards_of: dict[str, list[Card]] = defaultdict(list)
@@ -45,5 +54,5 @@ def _is_paid(node: Node, cards: Iterable[Card], prices: Prices) -> bool:
         return False
     bases = {prices.of(card).basis for card in cards}
     if bases == {None}:
-        return node.provider_id is not None
+        return node.provider_id is not None and node.provider_id.partition("://")[0] not in _OWN_SCHEMES
     return bases == {PriceBasis.RENTED}

@@ -250,6 +250,8 @@ class EnforcerSettings(Section):
     """File of 32 bytes or more, outside the data folder, that marks what is written to its ledgers; none for no key."""
     ledger_anchor_file: Path | None = None
     """File outside the data folder that keeps the heads of its ledgers; a real cluster keeps them, too."""
+    node_empty_seconds_max: Seconds = 900
+    """How long pods that end by themselves may take to end on a released node, once it is closed to new ones."""
     node_leave_seconds_max: Seconds = 1800
     """How long the owner of a released node may take to take it; then the node is given back, and why is said."""
     lease_seconds: Seconds = 30

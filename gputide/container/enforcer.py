@@ -107,6 +107,7 @@ def open_enforcer(
                 canary_workloads=settings.enforcer.canary_workloads,
                 watch_seconds=float(settings.enforcer.watch_seconds),
                 lease_seconds=float(settings.enforcer.lease_seconds),
+                empty_seconds_max=float(settings.enforcer.node_empty_seconds_max),
                 leave_seconds_max=float(settings.enforcer.node_leave_seconds_max),
                 watch=WatchPolicy(restarts_max=settings.enforcer.watch_restarts_max),
                 moving=MovePolicy(

@@ -19,18 +19,26 @@ from enforcer.wishes import policies_in
 from fleet.capabilities.register import capabilities_of
 from fleet.data_folder import DataFolder
 from fleet.errors import Misconfigured, Refused, Unavailable
-from fleet.gpu_policy import GpuPolicy, with_policies
+from fleet.gpu_policy import GpuPolicy, by_namespace, with_policies
 from fleet.inventory import BY_POLICY_LABEL, NODE_MODE_LABEL, Grant, Inventory, Node, WorkloadId
 from fleet.settings.settings import ClusterChoice, Settings
 from fleet.usage import History
 from gputide.container.cluster import check_uid, is_of_backend, open_cluster, own_cluster
 
 
-def with_live_nodes(history: History, folder: DataFolder, settings: Settings) -> tuple[History, tuple[str, ...]]:
+def with_live_nodes(
+    history: History, folder: DataFolder, settings: Settings, *, needs_policies: bool = False
+) -> tuple[History, tuple[str, ...]]:
     """A history with the nodes of the enforcer's cluster as they are now, and a note where it can't be asked.
 
     Nodes are in the modes that a real cluster says, and pods carry what its policies decide now; other labels stay as
     they were collected. `kept_off` holds the nodes that selector or affinity of a workload's templates leaves out.
+
+    Args:
+        needs_policies: refuse where policies can't be read, for who asks says of each that the plan follows it.
+
+    Raises:
+        Misconfigured, Refused, Unavailable: they can't be, and are needed.
     """
     inventory = history.inventory
     if own_cluster(folder, settings) not in (None, inventory.cluster) or not is_of_backend(folder, settings):
@@ -42,9 +50,11 @@ def with_live_nodes(history: History, folder: DataFolder, settings: Settings) ->
             kept_off, notes = _kept_off(inventory, nodes, cluster)
             inventory = replace(inventory, kept_off=kept_off)
             if settings.enforcer.cluster is ClusterChoice.KUBERNETES:
-                inventory, unread = _with_policies(inventory, cluster)
+                inventory, unread = _with_policies(inventory, cluster, needs_policies=needs_policies)
                 notes = (*notes, *unread)
     except (Misconfigured, Refused, Unavailable) as exc:
+        if needs_policies:
+            raise
         return history, (f"modes of nodes are those that were collected, for the cluster could not be asked: {exc}",)
     if settings.enforcer.cluster is ClusterChoice.KUBERNETES:
         names = {NODE_MODE_LABEL, capabilities_of(settings.enforcer.backend).node_policy_label}
@@ -89,13 +99,18 @@ def _kept_off(
     return found, tuple(notes)
 
 
-def _with_policies(inventory: Inventory, reader: ClusterReader) -> tuple[Inventory, tuple[str, ...]]:
+def _with_policies(
+    inventory: Inventory, reader: ClusterReader, *, needs_policies: bool
+) -> tuple[Inventory, tuple[str, ...]]:
     """What stands there, with what policies decide now on each grant; a note where they can't be read."""
     try:
-        policies = tuple(policies_in(reader.list_objects))
+        known = by_namespace(policies_in(reader.list_objects))
     except (Misconfigured, Refused, Unavailable) as exc:
+        if needs_policies:
+            raise
         return inventory, (f"policies are those that were collected, for the cluster could not be asked: {exc}",)
-    return replace(inventory, grants=tuple(_by_policies(grant, policies) for grant in inventory.grants)), ()
+    grants = (_by_policies(grant, [*known.get("", ()), *known.get(grant.namespace, ())]) for grant in inventory.grants)
+    return replace(inventory, grants=tuple(grants)), ()
 
 
 def _by_policies(grant: Grant, policies: Sequence[GpuPolicy]) -> Grant:

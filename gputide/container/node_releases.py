@@ -60,7 +60,8 @@ def release_preview(folder: DataFolder, settings: Settings, now: datetime, relea
         if node is None:
             return ReleasePreview(node=release.node, machine=None)
         machine = machine_of(node, cluster)
-        held = why_held(node, cluster.list_objects("Pod"), cluster.list_objects("PodDisruptionBudget"))
+        pods, budgets = cluster.list_objects("Pod"), cluster.list_objects("PodDisruptionBudget")
+        held = why_held(node, pods, budgets, lastingly=True)
         snapshot, moment = take_snapshot(cluster, backend(settings, now).dialect), moment_of_change(cluster, now)
     cards = len(snapshot.cards_on(release.node))
     place = PlanPlace(

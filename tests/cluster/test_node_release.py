@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 from datetime import UTC, datetime
+from itertools import count
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +24,7 @@ from enforcer.rollout.restore import StageResult
 from enforcer.rollout.run_context import RunContext
 from enforcer.rollout.stages import Rollout
 from fleet.decisions import Plan
-from fleet.errors import Refused, Unavailable
+from fleet.errors import EXIT_FINDINGS, Refused, Unavailable
 from fleet.node_changes import NodeRelease
 from fleet.settings.settings import Settings
 from gputide.operate.engine_process import stop_process
@@ -34,10 +36,12 @@ from tests.cluster.workloads import deployment, pods, until, until_ready
 from tests.control_plane import ControlPlane
 from tests.enforcer.builders import NOW
 from tests.engines.go_peers import KarpenterPeer, build_karpenter
+from tests.gputide.conftest import Program, Said
 
 pytestmark = pytest.mark.cluster
 
 cluster = rollouts.cluster
+nodes = rollouts.nodes
 BACKEND = TimeSlicingBackend(NOW)
 APP = "web"
 NODES = 2
@@ -73,10 +77,12 @@ def a_pool(api: Api, namespace: str, **disruption: Any) -> list[str]:
     return [name for name in names if name != kept] + [kept]
 
 
-def serve(api: Api, namespace: str, replicas: int) -> None:
+def serve(
+    api: Api, namespace: str, replicas: int, *, cards: int = karpenter.CARDS, selector: dict[str, str] | None = None
+) -> None:
     deployment(
-        api, namespace, APP, replicas=replicas, limits={"nvidia.com/gpu": str(karpenter.CARDS)},
-        pod_spec={"nodeSelector": {"pool": namespace}},
+        api, namespace, APP, replicas=replicas, limits={"nvidia.com/gpu": str(cards)},
+        pod_spec={"nodeSelector": selector or {"pool": namespace}},
     )  # fmt: skip
     until_ready(api, namespace, APP, replicas)
 
@@ -122,6 +128,47 @@ def test_emptied_node_leaves_with_its_machine_and_the_one_that_serves_stays(
     assert len(claims) == 1, "the machine went with its node"
     assert len(pods(api, namespace, APP)) == 1
     assert "unschedulable" not in node(api, serving)["spec"]
+
+
+@contextmanager
+def short_pods(api: Api, namespace: str) -> Iterator[None]:
+    """Pods of the pool that come every two seconds, are not started again, and are gone after four."""
+    end, path = threading.Event(), f"/api/v1/namespaces/{namespace}/pods"
+    spec = {
+        "containers": [{"name": "main", "image": "registry/none:1"}], "nodeSelector": {"pool": namespace},
+        "restartPolicy": "Never", "terminationGracePeriodSeconds": 0,
+    }  # fmt: skip
+
+    def play() -> None:
+        for number in count():
+            api.create(path, {"metadata": {"name": f"short-{number}", "labels": {"app": "short"}}, "spec": spec})
+            if number >= 2:
+                api.delete(f"{path}/short-{number - 2}")
+            if end.wait(2.0):
+                return
+
+    playing = threading.Thread(target=play, daemon=True)
+    playing.start()
+    try:
+        yield
+    finally:
+        end.set()
+        playing.join(30)
+
+
+@pytest.mark.usefixtures("runs")
+def test_node_to_which_short_pods_keep_coming_is_closed_to_them_and_leaves(
+    api: Api, namespace: str, cluster: KubernetesCluster, tmp_path: Path
+) -> None:
+    empty, serving = a_pool(api, namespace, consolidateAfter="20s")
+    with short_pods(api, namespace):
+        until(
+            lambda: any(pod["spec"].get("nodeName") == empty for pod in pods(api, namespace, "short")),
+            "a short pod runs on the emptied node",
+        )
+        result = released(tools_of(cluster, tmp_path), a_release(empty))
+    assert result.state is StageState.PROMOTED, result.reason
+    assert [one["metadata"]["name"] for one in karpenter.nodes_of(api, namespace)] == [serving]
 
 
 @pytest.mark.usefixtures("runs")
@@ -210,3 +257,51 @@ def test_node_that_nobody_takes_is_given_back_and_undo_does_so_before(
     assert "Karpenter did not take it" in str(result.reason)
     after = node(api, empty)
     assert (after["spec"], after["metadata"]["annotations"]) == (before["spec"], before["metadata"]["annotations"])
+
+
+@pytest.mark.usefixtures("cluster")
+def test_command_line_closes_own_machines_that_nobody_needs_and_says_of_the_others_why_not(
+    api: Api, namespace: str, nodes: list[str], control_plane: ControlPlane, caller: Program, tmp_path: Path
+) -> None:
+    serve(api, namespace, 1, cards=1, selector={"for": namespace})
+    serving = pods(api, namespace, APP)[0]["spec"]["nodeName"]
+    (empty,) = {*nodes} - {serving}
+    spec = {
+        "containers": [{"name": "main", "image": "registry/none:1"}], "nodeName": empty, "restartPolicy": "Never",
+        "terminationGracePeriodSeconds": 0,
+    }  # fmt: skip
+    short = f"/api/v1/namespaces/{namespace}/pods"
+    api.create(short, {"metadata": {"name": "short"}, "spec": spec})
+
+    def call(*verb: str) -> Said:
+        chosen = {
+            "cluster.name": namespace, "enforcer.cluster": "kubernetes",
+            "enforcer.kubeconfig": control_plane.kubeconfig(), "enforcer.backend": BACKEND.capabilities.backend,
+            "enforcer.poll_seconds": 0.5, "enforcer.watch_seconds": 1, "enforcer.requests_per_second": 500,
+            "enforcer.requests_burst": 500,
+        }  # fmt: skip
+        flags = [flag for name, value in chosen.items() for flag in ("--set", f"{name}={value}")]
+        return caller(tmp_path / "data", *flags, *verb, "--format", "json")
+
+    shown = call("admin", "node", "release", serving, empty)
+    assert shown.status == 0, shown.err
+    said = {one["node"]: one["would_be_released"] for one in shown.document["releases"]}
+    assert said[empty] == "yes"
+    assert f"pod {namespace}/{APP}" in said[serving]
+    assert not node(api, empty)["spec"].get("unschedulable")
+
+    def end() -> None:
+        until(lambda: bool(node(api, empty)["spec"].get("unschedulable")), "the node is cordoned")
+        api.delete(f"{short}/short")
+
+    ending = threading.Thread(target=end, daemon=True)
+    ending.start()
+    done = call("admin", "node", "release", serving, empty, "--yes")
+    ending.join(30)
+    assert (done.document["released"], done.document["asked"], done.status) == (1, 2, EXIT_FINDINGS), done.out
+    assert node(api, empty)["spec"]["unschedulable"]
+    assert not node(api, serving)["spec"].get("unschedulable")
+    (undo,) = [one["undo"] for one in done.document["releases"] if one["undo"]]
+    undone = call(*undo.split()[1:], "--yes")
+    assert undone.status == 0, undone.err
+    assert not node(api, empty)["spec"].get("unschedulable")

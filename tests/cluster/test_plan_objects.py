@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 import urllib.error
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import closing
 from dataclasses import replace
 from datetime import timedelta
 from functools import partial
@@ -15,6 +16,7 @@ from typing import Any
 import pytest
 
 from enforcer.kubernetes.cluster import ClusterPlace, KubernetesCluster
+from enforcer.kubernetes.plan_objects import PROPOSALS_MAX
 from enforcer.record.fingerprint import fingerprint_of
 from enforcer.record.journal import StageState
 from enforcer.record.plan_status import ConditionType, plan_status
@@ -451,3 +453,58 @@ def test_plan_that_is_being_deleted_is_gone_though_a_finalizer_of_somebody_keeps
     finally:
         api.patch(path, {"metadata": {"finalizers": None}})
     assert here.wish(plan.plan_id).is_gone
+
+
+def proposals(writer_kubeconfig: Path, folder: Path, number: int) -> list[Plan]:
+    """Plans that the planner made one after the other, each stored by the writer's rights and marked."""
+    with closing(KubernetesCluster(ClusterPlace(kubeconfig=writer_kubeconfig, requests_per_second=500.0))) as cluster:
+        store = SharedPlans(folder, cluster.plans, "c1", partial(stored_runs, cluster.changes))
+        made = []
+        for _ in range(number):
+            made.append(seal_plan(replace(standard_plan(), expires_at=NOW + timedelta(days=next(_numbers)))))
+            store.add(made[-1])
+            store.drop(cluster.plans.supersede(made[-1].plan_id)[1])
+            time.sleep(1.1)  # the server's times have whole seconds
+    return made
+
+
+def test_older_proposals_that_nobody_took_up_go_and_every_other_plan_stays(
+    api: Api, writer_kubeconfig: Path, machine: Machine, plan: Plan, tmp_path: Path
+) -> None:
+    machine("person").add(plan)
+    first = proposals(writer_kubeconfig, tmp_path / "planner", PROPOSALS_MAX)
+    assert all(api.has(f"{PATH}/gpuplans/plan-{one.plan_id}") for one in first), "no more than may stand"
+    approved, wanted, left = first[:3]
+    person = machine("person")
+    person.approve(person.get(approved.plan_id), [1], by="", at=NOW)
+    person.change_wish(wanted.plan_id, WishChange(add=frozenset({1}), by="ann"))
+    later = proposals(writer_kubeconfig, tmp_path / "planner", PROPOSALS_MAX - 1)
+    try:
+        standing = [one for one in (*first, *later) if api.has(f"{PATH}/gpuplans/plan-{one.plan_id}")]
+        assert standing == [approved, wanted, first[-1], *later]
+        assert api.has(f"{PATH}/gpuplans/plan-{plan.plan_id}"), "a person made it"
+        until(lambda: not api.has(f"{PATH}/gpuplanparts/plan-{left.plan_id}-1"), "its parts go with it", 60.0)
+        assert not list((tmp_path / "planner").glob(f"{left.plan_id}*"))
+        said = [one["message"] for one in api.ask("GET", "/api/v1/events")["items"] if one["reason"] == "Superseded"]
+        assert any(f"plan-{left.plan_id}" in one for one in said)
+    finally:
+        for one in (*first, *later):
+            if api.has(f"{PATH}/gpuplans/plan-{one.plan_id}"):
+                api.delete(f"{PATH}/gpuplans/plan-{one.plan_id}")
+
+
+def test_writer_deletes_no_plan_of_a_person_and_none_that_is_wanted(
+    api: Api, writer_kubeconfig: Path, machine: Machine, plan: Plan, tmp_path: Path
+) -> None:
+    machine("person").add(plan)
+    (wanted,) = proposals(writer_kubeconfig, tmp_path / "planner", 1)
+    person = machine("person")
+    person.change_wish(wanted.plan_id, WishChange(add=frozenset({1}), by="ann"))
+    token = api.token("gputide", "gputide-writer")
+    try:
+        for one in (plan, wanted):
+            with pytest.raises(urllib.error.HTTPError) as refused:
+                api.ask("DELETE", f"{PATH}/gpuplans/plan-{one.plan_id}", token=token)
+            assert b"does not DELETE" in refused.value.read()
+    finally:
+        api.delete(f"{PATH}/gpuplans/plan-{wanted.plan_id}")

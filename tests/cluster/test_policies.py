@@ -44,8 +44,8 @@ class Planner:
         self.metrics = FollowerMetrics(own := OwnMetrics("planner"))
         self.own = own
         self.follower = PolicyFollower(
-            self.cluster.policies, lambda: self.subjects, self.plan, Planned(folder / "policies.json"), self.metrics,
-            lambda: self.now,
+            self.cluster.policies, lambda: self.subjects, self.plan, lambda _: self.made,
+            Planned(folder / "policies.json"), self.metrics, lambda: self.now,
         )  # fmt: skip
 
     def plan(self) -> str:

@@ -17,7 +17,7 @@ from enforcer.policy_follower import (
     StoredPolicy,
 )
 from fleet.errors import NotEnoughData, Unavailable
-from fleet.gpu_policy import gpu_policy
+from fleet.gpu_policy import POLICIES_MAX, gpu_policy
 from wire.own_metrics import OwnMetrics
 
 HOUR = 3600.0
@@ -55,17 +55,20 @@ class World:
     """A follower whose plans are counted; mutable: time goes on."""
 
     def __init__(self, folder: Path, policies: Policies) -> None:
-        self.now, self.plans, self.refusal = 0.0, 0, None
+        self.now, self.plans, self.refusal, self.standing = 0.0, 0, None, None
         self.follower = PolicyFollower(
-            policies, tuple, self._plan, Planned(folder / "policies.json"), FollowerMetrics(OwnMetrics("planner")),
-            lambda: self.now,
+            policies, tuple, self._plan, lambda _: [f"{one:064x}" for one in self.standing or range(self.plans + 1)],
+            Planned(folder / "policies.json"), FollowerMetrics(OwnMetrics("planner")), lambda: self.now,
         )  # fmt: skip
 
     now: float
     plans: int
+    tries: int = 0
     refusal: Exception | None
+    standing: list[int] | None
 
     def _plan(self) -> str:
+        self.tries += 1
         if self.refusal is not None:
             raise self.refusal
         self.plans += 1
@@ -104,6 +107,22 @@ def test_edit_while_nobody_looked_is_followed_and_a_restart_alone_makes_no_plan(
     (tmp_path / "policies.json").write_text('{"GpuPolicy team/web": 7}')
     policies.put("web", optOut=True)
     assert World(tmp_path, policies).looks() == 1, "a file that can't be read costs a plan"
+
+
+def test_policy_whose_plan_is_gone_names_the_newest_which_follows_it_too(tmp_path: Path) -> None:
+    policies = Policies()
+    world = World(tmp_path, policies)
+    for name in ("first", "second"):
+        policies.put(name, optOut=True)
+        assert world.looks() == 1
+    assert policies.statuses["GpuPolicy team/first"].plan == f"plan-{1:064x}"
+    policies.put("third", optOut=True)
+    world.standing = [2, 3]
+    assert world.looks() == 1
+    assert [policies.statuses[f"GpuPolicy team/{name}"].plan for name in ("first", "second", "third")] == [
+        f"plan-{number:064x}" for number in (3, 2, 3)
+    ]
+    assert World(tmp_path, policies).looks() == 0, "a restart knows it"
 
 
 def test_tenant_that_edits_without_end_waits_and_holds_up_nobody_else(tmp_path: Path) -> None:
@@ -159,3 +178,26 @@ def test_cluster_that_is_away_is_the_callers_matter(tmp_path: Path) -> None:
         world.looks()
     world.refusal = None
     assert world.looks(1) == 1
+
+
+def test_edits_while_no_plan_can_be_made_are_tried_no_more_often_than_plans_are_made(tmp_path: Path) -> None:
+    policies = Policies()
+    world = World(tmp_path, policies)
+    world.refusal = NotEnoughData("no history")
+    for warm in range(100):
+        policies.put("web", minReplicasWarm=warm + 1)
+        world.looks(1)
+    assert world.tries <= PLANS_PER_HOUR_MAX + 1
+
+
+def test_statuses_of_a_namespace_with_too_many_policies_stay_as_few_and_as_they_are(tmp_path: Path) -> None:
+    policies = Policies()
+    world = World(tmp_path, policies)
+    for number in range(POLICIES_MAX + 200):
+        policies.put(f"p{number}", optOut=True)
+    world.looks(1)
+    assert len(policies.statuses) == POLICIES_MAX + 1
+    before = policies.statuses["GpuPolicy team/p0"].standing
+    policies.put("one-more", optOut=True)
+    world.looks(1)
+    assert policies.statuses["GpuPolicy team/p0"].standing == before

@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from fleet.data_folder import DataFolder
+from fleet.errors import Misconfigured
 from fleet.gpu_policy import deciders, own_labels
 from fleet.inventory import BY_POLICY_LABEL, LATENCY_CRITICAL_LABEL, NODE_MODE_LABEL, OPT_OUT_LABEL, WorkloadId
 from fleet.settings.settings import ClusterChoice, Settings
@@ -31,7 +32,7 @@ NONSENSE: tuple[Any, ...] = ({"template": {}}, {"template": {"spec": {"nodeSelec
 """What may stand in objects that no API server checks."""
 
 
-def asked(tmp_path: Path, refused: str | None) -> tuple[History, tuple[str, ...]]:
+def asked(tmp_path: Path, refused: str | None, *, needs_policies: bool = False) -> tuple[History, tuple[str, ...]]:
     """What is known once an API server was asked that refuses one path."""
 
     def listed(*items: dict[str, Any]) -> Told:
@@ -73,7 +74,7 @@ def asked(tmp_path: Path, refused: str | None) -> tuple[History, tuple[str, ...]
                 "cluster": {"name": history.inventory.cluster},
             }
         )
-        return with_live_nodes(history, DataFolder(path=tmp_path / "data"), settings)
+        return with_live_nodes(history, DataFolder(path=tmp_path / "data"), settings, needs_policies=needs_policies)
 
 
 def labels_of(history: History) -> dict[str, str]:
@@ -102,6 +103,12 @@ def test_policies_that_may_not_be_read_stay_as_they_were_collected(tmp_path: Pat
     assert labels_of(found)[NODE_MODE_LABEL] == "whole"
     assert dict(found.inventory.grants[0].labels)[OPT_OUT_LABEL] == "true"
     assert notes[-1].startswith("policies are those that were collected")
+
+
+@pytest.mark.parametrize("refused", [f"{GROUP}/clustergpupolicies", "/api/v1/nodes"])
+def test_plan_that_is_said_to_follow_policies_is_not_made_without_them(refused: str, tmp_path: Path) -> None:
+    with pytest.raises(Misconfigured, match="user ann cannot list these"):
+        asked(tmp_path, refused=refused, needs_policies=True)
 
 
 def test_selector_and_affinity_of_a_template_leave_nodes_out(tmp_path: Path) -> None:

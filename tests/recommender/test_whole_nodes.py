@@ -98,6 +98,14 @@ def test_node_that_a_provider_has_an_id_of_is_paid_by_the_node() -> None:
     assert len(plan.freed_nodes) == 3
 
 
+@pytest.mark.parametrize("own", ["k3s://", "kind://docker/kind/", "metal3://gpu/", "vsphere://"])
+def test_own_machine_that_a_provider_has_an_id_of_is_paid_with_or_without_its_node(own: str) -> None:
+    history = scattered()
+    nodes = tuple(replace(node, provider_id=f"{own}{node.node}") for node in nodes_of(history))
+    plan = priced(replace(history, inventory=replace(history.inventory, nodes=nodes)))
+    assert plan.freed_nodes == ()
+
+
 def test_setting_bounds_what_a_node_may_cost_in_moves() -> None:
     none = priced(rented(scattered()), settings={"recommender": {"moves_per_freed_node_max": 0}})
     assert none.freed_nodes == ()

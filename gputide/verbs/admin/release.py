@@ -10,7 +10,7 @@ from enforcer.machines import Machine
 from enforcer.node_release import replacement
 from enforcer.record.journal import StageState
 from fleet.data_folder import writing
-from fleet.errors import EXIT_FINDINGS, EXIT_FINE, Refused
+from fleet.errors import EXIT_FINDINGS, EXIT_FINE, Refused, Unavailable
 from fleet.node_changes import NodeRelease
 from fleet.sentences import Sentence
 from gputide.container.bill import chains_of
@@ -65,7 +65,16 @@ def release_answer(session: Session, named: Sequence[str], plan: str | None, *, 
         open_enforcer(folder, settings, session.now(), on_progress=lambda _: None) as enforcer,
     ):
         for release, preview in zip(wanted, found, strict=True):
-            results.append(_released(session, enforcer, release, preview, by))
+            try:
+                results.append(_released(session, enforcer, release, preview, by))
+            except Unavailable as exc:
+                if not results:
+                    raise
+                # What became of the nodes before is said all the same.
+                said = f"not known: {exc}; call this again"
+                results.append(
+                    Released(node=release.node, owner=_owner(preview.machine), said=said, is_done=False, stops=True)
+                )
             tick(len(results), len(wanted))
             if results[-1].stops:
                 break
@@ -98,7 +107,7 @@ def _freed(session: Session, plan: str | None) -> list[NodeRelease]:
 def _previewed(found: Sequence[ReleasePreview]) -> Answer:
     rows = [
         (
-            one.node, _owner(one.machine), "gone already" if one.machine is None else one.refusal or "yes",
+            one.node, _owner(one.machine), "gone already" if one.machine is None else str(one.refusal or "yes"),
             one.approvals or "",
         )
         for one in found

@@ -82,8 +82,13 @@ def make(
     return plan_answer(*kept_plan(session, scope, cluster))
 
 
-def kept_plan(session: Session, scope: PlanScope, cluster: str | None) -> tuple[Plan, tuple[str, ...]]:
+def kept_plan(
+    session: Session, scope: PlanScope, cluster: str | None, *, needs_policies: bool = False
+) -> tuple[Plan, tuple[str, ...]]:
     """Make a plan, seal and keep it; with notes for who asked.
+
+    Args:
+        needs_policies: as in `with_live_nodes`.
 
     Raises:
         NotEnoughData: there is no history.
@@ -95,7 +100,7 @@ def kept_plan(session: Session, scope: PlanScope, cluster: str | None) -> tuple[
         found = load_planned(session, cluster)
     folder = session.folder()
     since = silent_since(warehouse(folder, session.settings), session.settings, found.profiles.cluster, session.now())
-    history, unread = with_live_nodes(found.history, folder, session.settings)
+    history, unread = with_live_nodes(found.history, folder, session.settings, needs_policies=needs_policies)
     with span("gputide.plan.decide"):
         plan = planner.plan(session, history, found.profiles)
     if since is not None:

@@ -5,19 +5,24 @@ from __future__ import annotations
 import os
 import socket
 import time
+from collections.abc import Collection
 from contextlib import ExitStack
 from typing import Annotated
 
 import typer
 
 from enforcer.controller import Leadership
+from enforcer.kubernetes.cluster import KubernetesCluster
 from enforcer.policy_follower import FollowerMetrics, Planned, PolicyFollower
+from fleet.data_folder import DataFolder
 from fleet.errors import Corrupt, Misconfigured, NotEnoughData, Refused, Unavailable
+from fleet.logs import logger
 from fleet.policy_standing import Subject, subjects_of
 from fleet.settings.settings import ClusterChoice
 from gputide.container.cluster import check_uid, open_kubernetes, own_cluster
 from gputide.container.history import load_inventory
 from gputide.container.own_metrics import open_own_metrics
+from gputide.container.plans import plan_store
 from gputide.options import YesOption
 from gputide.session import Session, session_of
 from gputide.verbs.plan.make import kept_plan
@@ -58,7 +63,8 @@ def planner(
         own = own_cluster(folder, settings)
         follower = PolicyFollower(
             cluster.policies, lambda: _subjects(session, own),
-            lambda: kept_plan(session, PlanScope(), own)[0].plan_id,
+            lambda: kept_plan(session, PlanScope(), own, needs_policies=True)[0].plan_id,
+            lambda plan: _superseded(folder, cluster, plan),
             Planned(folder.policies), metrics, time.monotonic,
         )  # fmt: skip
         backoff = Backoff(seconds_min=_AWAY_SECONDS_MIN, seconds_max=_AWAY_SECONDS_MAX)
@@ -77,6 +83,17 @@ def planner(
                 if once:
                     return
                 time.sleep(LOOK_SECONDS)
+
+
+def _superseded(folder: DataFolder, cluster: KubernetesCluster, plan: str) -> Collection[str]:
+    """Let older proposals of the planner go, here and in the cluster; ids of the plans that stand there."""
+    try:
+        standing, gone = cluster.plans.supersede(plan)
+    except (Misconfigured, Refused) as exc:
+        logger("gputide.planner").warning("older plans that nobody approved are not deleted", why=str(exc))
+        return plan_store(folder).ids()
+    plan_store(folder).drop(gone)
+    return standing
 
 
 def _subjects(session: Session, cluster: str | None) -> tuple[Subject, ...]:

@@ -174,7 +174,7 @@ spec:
               properties:
                 observedGeneration: {type: integer, format: int64}
                 workloads: {type: integer, description: Workloads with cards that it speaks of.}
-                plan: {type: string, maxLength: 253, description: The first GpuPlan that follows it as it is.}
+                plan: {type: string, maxLength: 253, description: A GpuPlan that follows it as it is.}
                 inForce:
                   type: array
                   description: Its fields that decide, and for how many workloads.
