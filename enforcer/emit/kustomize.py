@@ -29,10 +29,12 @@ import yaml
 from enforcer.admission import PLAN_ANNOTATION
 from enforcer.emit.object_patch import ObjectPatch
 from fleet.errors import Misconfigured, Refused, Unavailable
+from fleet.yaml_text import load_yaml
 
 COMPONENT_FILE = "kustomization.yaml"
 _MADE_FILE = "made.yaml"
 """Objects of our own that patched ones name."""
+_BETWEEN = "---\n"
 
 _UNNAMED = "default"
 """What Kustomize takes for the namespace of a manifest that names none."""
@@ -54,7 +56,43 @@ def kustomize_files(patches: Sequence[ObjectPatch], made: Sequence[str] = ()) ->
     """
     files = {_patch_file(number, patch): _patch_text(patch) for number, patch in enumerate(patches, 1)}
     component = _component_text(list(zip(files, patches, strict=True)), has_made=bool(made))
-    return {COMPONENT_FILE: component, **({_MADE_FILE: "---\n".join(made)} if made else {}), **files}
+    return {COMPONENT_FILE: component, **({_MADE_FILE: _BETWEEN.join(made)} if made else {}), **files}
+
+
+def grown_files(held: Mapping[str, str], patches: Sequence[ObjectPatch], made: Sequence[str] = ()) -> Mapping[str, str]:
+    """Files of a component that keeps every patch it holds, those of other stages among them; only what is new.
+
+    Args:
+        held: its files as they are, name to text; none where there is no component yet.
+        patches: as for `kustomize_files`; those that it holds are left out, others come after them.
+
+    Raises:
+        Refused: what is held is no component, or holds another JSON patch of an object, which two can't change.
+    """
+    if COMPONENT_FILE not in held:
+        return kustomize_files(patches, made)
+    try:
+        component = load_yaml(held[COMPONENT_FILE])
+        entries = [(str(one["path"]), one["target"]["kind"], one["target"]["name"]) for one in component["patches"]]
+    except (yaml.YAMLError, ValueError, LookupError, TypeError) as exc:
+        raise Refused(f"cannot add to {COMPONENT_FILE}: it is something else than a list of patches") from exc
+    known = {held.get(path) for path, _, _ in entries}
+    fresh = [patch for patch in patches if _patch_text(patch) not in known]
+    for patch in fresh:
+        if not patch.merges_by_name and (patch.kind.kind, _escaped(patch.name)) in {entry[1:] for entry in entries}:
+            raise Refused(
+                f"cannot add to {COMPONENT_FILE}: it holds another patch of {patch.kind.kind} "
+                f"{patch.namespace}/{patch.name}; take that one out of it first"
+            )
+    first = 1 + max((int(path[:3]) for path, _, _ in entries if path[:3].isdecimal()), default=0)
+    files = {_patch_file(number, patch): _patch_text(patch) for number, patch in enumerate(fresh, first)}
+    before = held[_MADE_FILE].split(_BETWEEN) if _MADE_FILE in held else []
+    objects = list(dict.fromkeys([*before, *made]))
+    if objects != before:
+        files[_MADE_FILE] = _BETWEEN.join(objects)
+        component["resources"] = list(dict.fromkeys([*component.get("resources", ()), _MADE_FILE]))
+    component["patches"] += _named_patches(list(zip(files, fresh, strict=False)))
+    return {**files, COMPONENT_FILE: _dumped(component)} if files else {}
 
 
 def _component_text(patches: Sequence[tuple[str, ObjectPatch]], *, has_made: bool = False) -> str:
@@ -67,10 +105,16 @@ def _component_text(patches: Sequence[tuple[str, ObjectPatch]], *, has_made: boo
         "apiVersion": "kustomize.config.k8s.io/v1alpha1",
         "kind": "Component",
         **({"resources": [_MADE_FILE]} if has_made else {}),
-        "patches": [
-            {"path": name, "target": _target(patch, [other for _, other in patches])} for name, patch in patches
-        ],
+        "patches": _named_patches(patches),
     }
+    return _dumped(content)
+
+
+def _named_patches(patches: Sequence[tuple[str, ObjectPatch]]) -> list[dict[str, Any]]:
+    return [{"path": name, "target": _target(patch, [other for _, other in patches])} for name, patch in patches]
+
+
+def _dumped(content: Any) -> str:
     return yaml.safe_dump(content, sort_keys=False, width=120)
 
 
@@ -83,11 +127,11 @@ def _patch_file(number: int, patch: ObjectPatch) -> str:
 def _patch_text(patch: ObjectPatch) -> str:
     """One patch."""
     content: Any = patch.strategic_patch if patch.merges_by_name else patch.operations
-    return f"# {patch.title}\n" + yaml.safe_dump(content, sort_keys=False, width=120)
+    return f"# {patch.title}\n" + _dumped(content)
 
 
 def _target(patch: ObjectPatch, patches: Sequence[ObjectPatch]) -> dict[str, str]:
-    target = {"version": patch.kind.versions[0], "kind": patch.kind.kind, "name": patch.name.replace(".", "\\.")}
+    target = {"version": patch.kind.versions[0], "kind": patch.kind.kind, "name": _escaped(patch.name)}
     if patch.kind.group:
         target["group"] = patch.kind.group
     if patch.namespace:
@@ -95,6 +139,10 @@ def _target(patch: ObjectPatch, patches: Sequence[ObjectPatch]) -> dict[str, str
         is_alone = all(other.namespace == patch.namespace for other in patches if _alike(other, patch))
         target["namespace"] = f"({patch.namespace}|{_UNNAMED})" if is_alone else patch.namespace
     return target
+
+
+def _escaped(name: str) -> str:
+    return name.replace(".", "\\.")
 
 
 def _alike(one: ObjectPatch, other: ObjectPatch) -> bool:
@@ -163,7 +211,7 @@ def _commit_all(tree: Path, folder: Path, plan_id: str, patches: Sequence[Object
         raise Refused(f"cannot make branch gputide/{plan_id}: what is there holds gputide/{plan_id} already")
     folder.mkdir(parents=True)
     if made:
-        (folder / _MADE_FILE).write_text("---\n".join(made), encoding="utf-8")
+        (folder / _MADE_FILE).write_text(_BETWEEN.join(made), encoding="utf-8")
     written: list[tuple[str, ObjectPatch]] = []
     named = [(_patch_file(number, patch), patch) for number, patch in enumerate(patches, 1)]
     for recommendation in dict.fromkeys(patch.recommendation for patch in patches):

@@ -12,7 +12,7 @@ import difflib
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 
-from enforcer.emit.kustomize import COMPONENT_FILE, kustomize_files
+from enforcer.emit.kustomize import COMPONENT_FILE, grown_files
 from enforcer.emit.manifest_edit import Conflict, Document, desired, documents, edited, holds
 from enforcer.emit.object_patch import ObjectPatch
 from enforcer.forge.forge import Commit, FileChange, Forge, ForgeRequest, RequestState, StoredFile
@@ -230,16 +230,17 @@ class _Writing:
         self.placed.append(Placed(object=name, file=f"{self.folder}/{COMPONENT_FILE}", is_edited=False, why=why))
 
     def write_component(self, made: Sequence[str]) -> str | None:
-        """Write what no file holds; returns the folder, None where nothing is left."""
+        """Write what no file holds beside what the folder holds; returns the folder, None where nothing is left."""
         if not self.left and not made:
             return None
-        by_path = {one.path: one for one in self.stored}
-        for name, text in kustomize_files(self.left, made).items():
+        own = f"{self.folder}/"
+        held = [one for one in self.stored if one.path.startswith(own)]
+        self.read |= {one.path: self.forge.read(one).decode(errors="replace") for one in held}
+        texts = {one.path.removeprefix(own): self.read[one.path] for one in held}
+        for name, text in grown_files(texts, self.left, made).items():
             path = f"{self.folder}/{name}"
             if not is_plain_path(path):
                 raise Refused(f"cannot write {path!r}: it would leave its folder")
-            if path in by_path and path not in self.read:
-                self.read[path] = self.forge.read(by_path[path]).decode(errors="replace")
             self.texts[path] = text
         return self.folder
 

@@ -192,6 +192,28 @@ def test_object_without_a_file_or_with_two_becomes_a_component(
     assert draft(forge, settings, PLAN, [a_patch(), a_patch("embed"), a_patch("gone")]).files == ()
 
 
+def test_component_keeps_the_patches_of_stages_that_were_sent_before(
+    forge: Forge, settings: ForgeSettings, server: ForgeDouble
+) -> None:
+    sent(forge, settings, a_patch("first"))
+    server.merge()
+    sent(forge, settings, a_patch("second"))
+    folder = f"clusters/a/gputide/{PLAN}"
+    component = yaml.safe_load(server.read(BRANCH, f"{folder}/kustomization.yaml"))
+    assert [one["target"]["name"] for one in component["patches"]] == ["first", "second"]
+    for entry in component["patches"]:
+        assert f"name: {entry['target']['name']}\n" in server.read(BRANCH, f"{folder}/{entry['path']}")
+    assert draft(forge, settings, PLAN, [a_patch("first"), a_patch("second")]).files == ()
+
+
+def test_component_that_people_made_another_is_left_alone(
+    forge: Forge, settings: ForgeSettings, server: ForgeDouble
+) -> None:
+    server.write("main", {f"clusters/a/gputide/{PLAN}/kustomization.yaml": "patches: none\n"})
+    with pytest.raises(Refused, match="something else than a list of patches"):
+        draft(forge, settings, PLAN, [a_patch("first")])
+
+
 def test_merged_request_is_shown_and_the_next_stage_opens_another(
     forge: Forge, settings: ForgeSettings, server: ForgeDouble
 ) -> None:
