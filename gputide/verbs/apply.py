@@ -196,6 +196,8 @@ def _pull_request(session: Session, plan: Plan, stages: Sequence[int], *, by: st
     if not yes:
         return draft_answer(plan, drafted, title, body)
     with writing(folder):
+        with open_cluster(folder, settings) as cluster:
+            guard(folder, settings).check_sent(plan, approved, session.now(), cluster)
         log.intend(plan.plan_id, drafted.branch, approved, by=by, at=session.now())
         request, is_changed = send(forge, drafted, title=title, body=body)
         log.see(plan.plan_id, request, session.now())

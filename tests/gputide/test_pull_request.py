@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
+from datetime import datetime, timedelta
 from pathlib import Path
 
 import pytest
@@ -103,3 +104,19 @@ def test_stage_sent_by_itself_leaves_those_before_it_in_the_request(
     assert (request["title"], request["body"]) == (whole["title"], whole["body"])
     for file in whole["files"]:
         assert server.read(whole["branch"], file["path"]) == file["text"]
+
+
+def test_nothing_is_sent_while_changes_are_frozen_nor_of_a_plan_that_expired(
+    planned: Path, program: Program, server: ForgeDouble, settings: tuple[str, ...]
+) -> None:
+    assert program(planned, "plan", "approve").status == 0
+    assert program(planned, "apply", "--freeze").status == 0
+    frozen = program(planned, *settings, *EMIT, "--yes")
+    assert (frozen.status, server.requests) == (4, [])
+    assert "froze" in frozen.err
+    assert program(planned, *settings, *EMIT).status == 0
+    assert program(planned, "apply", "--no-freeze").status == 0
+    expires = datetime.fromisoformat(program(planned, "plan", "show", "--format", "json").document["expires_at"])
+    late = program(planned, "--now", (expires + timedelta(hours=1)).isoformat(), *settings, *EMIT, "--yes")
+    assert (late.status, server.requests) == (4, [])
+    assert "expired" in late.err
