@@ -59,40 +59,64 @@ def kustomize_files(patches: Sequence[ObjectPatch], made: Sequence[str] = ()) ->
     return {COMPONENT_FILE: component, **({_MADE_FILE: _BETWEEN.join(made)} if made else {}), **files}
 
 
-def grown_files(held: Mapping[str, str], patches: Sequence[ObjectPatch], made: Sequence[str] = ()) -> Mapping[str, str]:
-    """Files of a component that keeps every patch it holds, those of other stages among them; only what is new.
+def grown_files(
+    held: Mapping[str, str], patches: Sequence[ObjectPatch], made: Sequence[str] = (), *, is_merged: bool
+) -> Mapping[str, str]:
+    """Files of a component that keeps what it holds, patches of other stages among it; only what is new or another.
+
+    Patches that it holds are left out, others come after them. A JSON patch of an object that has one takes its place
+    until that one is merged, since it begins where that one does; afterwards it begins where that one ends.
 
     Args:
         held: its files as they are, name to text; none where there is no component yet.
-        patches: as for `kustomize_files`; those that it holds are left out, others come after them.
+        patches: as for `kustomize_files`.
+        is_merged: what is held is in the base branch.
 
     Raises:
-        Refused: what is held is no component, or holds another JSON patch of an object, which two can't change.
+        Refused: what is held is no component.
     """
     if COMPONENT_FILE not in held:
         return kustomize_files(patches, made)
     try:
         component = load_yaml(held[COMPONENT_FILE])
-        entries = [(str(one["path"]), one["target"]["kind"], one["target"]["name"]) for one in component["patches"]]
-    except (yaml.YAMLError, ValueError, LookupError, TypeError) as exc:
+        paths = {_of_target(one["target"]): str(one["path"]) for one in component["patches"]}
+        numbers = [int(path[:3]) for path in paths.values() if path[:3].isdecimal()]
+    except (yaml.YAMLError, ValueError, LookupError, TypeError, AttributeError) as exc:
         raise Refused(f"cannot add to {COMPONENT_FILE}: it is something else than a list of patches") from exc
-    known = {held.get(path) for path, _, _ in entries}
-    fresh = [patch for patch in patches if _patch_text(patch) not in known]
-    for patch in fresh:
-        if not patch.merges_by_name and (patch.kind.kind, _escaped(patch.name)) in {entry[1:] for entry in entries}:
-            raise Refused(
-                f"cannot add to {COMPONENT_FILE}: it holds another patch of {patch.kind.kind} "
-                f"{patch.namespace}/{patch.name}; take that one out of it first"
-            )
-    first = 1 + max((int(path[:3]) for path, _, _ in entries if path[:3].isdecimal()), default=0)
-    files = {_patch_file(number, patch): _patch_text(patch) for number, patch in enumerate(fresh, first)}
+    known = {held.get(str(one["path"])) for one in component["patches"]}
+    files: dict[str, str] = {}
+    for number, patch in enumerate(
+        (one for one in patches if _patch_text(one) not in known), max(numbers, default=0) + 1
+    ):
+        path = None if is_merged or patch.merges_by_name else paths.get(_of_target(_target(patch, [])))
+        if path is None:
+            path = _patch_file(number, patch)
+            component["patches"].append({"path": path, "target": _target(patch, patches)})
+        files[path] = _patch_text(patch)
+    _narrow(component["patches"])
     before = held[_MADE_FILE].split(_BETWEEN) if _MADE_FILE in held else []
     objects = list(dict.fromkeys([*before, *made]))
     if objects != before:
         files[_MADE_FILE] = _BETWEEN.join(objects)
         component["resources"] = list(dict.fromkeys([*component.get("resources", ()), _MADE_FILE]))
-    component["patches"] += _named_patches(list(zip(files, fresh, strict=False)))
     return {**files, COMPONENT_FILE: _dumped(component)} if files else {}
+
+
+def _narrow(entries: Sequence[Mapping[str, Any]]) -> None:
+    """Leave no manifest without a namespace to the patches of two namespaces, as `_target` does within one writing."""
+    spaces: dict[tuple[str, ...], set[str]] = {}
+    for *named, space in (_of_target(entry["target"]) for entry in entries):
+        spaces.setdefault(tuple(named), set()).add(space)
+    for target in (entry["target"] for entry in entries):
+        *named, space = _of_target(target)
+        if space and len(spaces[tuple(named)]) > 1:
+            target["namespace"] = space
+
+
+def _of_target(target: Mapping[str, str]) -> tuple[str, str, str]:
+    """Kind, name and namespace that a patch is for."""
+    space, end = target.get("namespace", ""), f"|{_UNNAMED})"
+    return target["kind"], target["name"], space.removeprefix("(").removesuffix(end) if space.endswith(end) else space
 
 
 def _component_text(patches: Sequence[tuple[str, ObjectPatch]], *, has_made: bool = False) -> str:
@@ -105,13 +129,11 @@ def _component_text(patches: Sequence[tuple[str, ObjectPatch]], *, has_made: boo
         "apiVersion": "kustomize.config.k8s.io/v1alpha1",
         "kind": "Component",
         **({"resources": [_MADE_FILE]} if has_made else {}),
-        "patches": _named_patches(patches),
+        "patches": [
+            {"path": name, "target": _target(patch, [other for _, other in patches])} for name, patch in patches
+        ],
     }
     return _dumped(content)
-
-
-def _named_patches(patches: Sequence[tuple[str, ObjectPatch]]) -> list[dict[str, Any]]:
-    return [{"path": name, "target": _target(patch, [other for _, other in patches])} for name, patch in patches]
 
 
 def _dumped(content: Any) -> str:

@@ -126,7 +126,7 @@ def draft(
         more = len(writing.conflicts) - _CONFLICTS_SHOWN
         shown = "; ".join(writing.conflicts[:_CONFLICTS_SHOWN]) + (f"; and {more} more" if more > 0 else "")
         raise Refused(f"cannot send plan {plan_id}: the repository differs from the cluster: {shown}")
-    component = writing.write_component(made)
+    component = writing.write_component(made, is_merged=start == parent)
     files = writing.changes()
     if files and is_merged and own is not None:
         raise Refused(f"cannot send plan {plan_id}: {request and request.url} was merged; delete its branch {branch}")
@@ -229,15 +229,19 @@ class _Writing:
         self.left.append(patch)
         self.placed.append(Placed(object=name, file=f"{self.folder}/{COMPONENT_FILE}", is_edited=False, why=why))
 
-    def write_component(self, made: Sequence[str]) -> str | None:
-        """Write what no file holds beside what the folder holds; returns the folder, None where nothing is left."""
+    def write_component(self, made: Sequence[str], *, is_merged: bool) -> str | None:
+        """Write what no file holds beside what the folder holds; returns the folder, None where nothing is left.
+
+        Args:
+            is_merged: what the folder holds is in the base branch.
+        """
         if not self.left and not made:
             return None
         own = f"{self.folder}/"
         held = [one for one in self.stored if one.path.startswith(own)]
         self.read |= {one.path: self.forge.read(one).decode(errors="replace") for one in held}
         texts = {one.path.removeprefix(own): self.read[one.path] for one in held}
-        for name, text in grown_files(texts, self.left, made).items():
+        for name, text in grown_files(texts, self.left, made, is_merged=is_merged).items():
             path = f"{self.folder}/{name}"
             if not is_plain_path(path):
                 raise Refused(f"cannot write {path!r}: it would leave its folder")
