@@ -353,8 +353,10 @@ def test_names_that_mean_nothing_are_not_remembered_beyond_the_longest_that_does
     try:
         for number in range(40):
             request = request_of([(CARD, f"{number}-" + "x" * (1 << 18), {}, AT, 1.0)])
-            assert decoder.decode_few(request.SerializeToString(), SMALL_SAMPLES_MAX).unwanted == 1
-        del request
+            decoded = decoder.decode_few(request.SerializeToString(), SMALL_SAMPLES_MAX)
+            assert decoded is not None
+            assert decoded.unwanted == 1
+            del request, decoded
         held, _ = tracemalloc.get_traced_memory()
     finally:
         tracemalloc.stop()
