@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -246,6 +247,14 @@ def test_component_that_people_made_another_is_left_alone(
     server.write("main", {f"clusters/a/gputide/{PLAN}/kustomization.yaml": "patches: none\n"})
     with pytest.raises(Refused, match="something else than a list of patches"):
         draft(forge, settings, PLAN, [a_patch("first")])
+
+
+def test_manifests_of_others_are_not_parsed(forge: Forge, settings: ForgeSettings, server: ForgeDouble) -> None:
+    others = "---\n".join(RANKER.replace("ranker", f"other-{number}") for number in range(1500))
+    server.write("main", {f"clusters/a/others/{number}.yaml": others for number in range(3)})
+    began = time.process_time()
+    assert draft(forge, settings, PLAN, [a_patch()]).placed[0].is_edited
+    assert time.process_time() - began < 4  # parsing 2 MB takes longer
 
 
 def test_merged_request_is_shown_and_the_next_stage_opens_another(
