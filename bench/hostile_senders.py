@@ -167,6 +167,20 @@ def otlp_long_resource(random: Random) -> Body:
     return Otlp.METRICS, gzip.compress(_request(resource, bytes_field(1, _GAUGE) + bytes_field(5, points)), 1)
 
 
+def otlp_metrics_of_a_long_resource(random: Random) -> Body:
+    """OTLP: as many metrics as may be of a resource as long as may be, each with a wanted name and no points."""
+    resource = bytes_field(1, _attribute(b"process.command_line", bytes(random.choice((1 << 20, 20 << 20)))))
+    metric = bytes_field(2, bytes_field(1, b"DCGM_FI_DEV_GPU_UTIL") + bytes_field(5, b""))
+    scope = bytes_field(2, metric * random.choice((16_000, 199_000)))
+    return Otlp.METRICS, gzip.compress(bytes_field(1, bytes_field(1, resource) + scope), 1)
+
+
+def otlp_long_names(random: Random) -> Body:
+    """OTLP: metrics whose names mean nothing, as long as may be."""
+    name = b"%d" % random.randrange(10**12) + bytes(random.choice((1 << 20, 3 << 20)))
+    return Otlp.METRICS, gzip.compress(_request(b"", bytes_field(1, name) + bytes_field(5, b"")), 1)
+
+
 def otlp_empty_parts(random: Random) -> Body:
     """OTLP: metrics, points or resources without anything, as many as fit."""
     count = random.choice((199_000, 12 << 20))
@@ -206,6 +220,8 @@ KINDS: dict[str, Callable[[Random], Body]] = {
         bomb,
         otlp_new_series,
         otlp_long_resource,
+        otlp_metrics_of_a_long_resource,
+        otlp_long_names,
         otlp_empty_parts,
         otlp_many_attributes,
         otlp_bomb,

@@ -64,8 +64,8 @@ class Collected:
 
 
 @contextmanager
-def collecting(*, status: int = 200) -> Iterator[Collected]:
-    """A collector that answers everything with one status."""
+def collecting(*, status: int = 200, location: str | None = None) -> Iterator[Collected]:
+    """A collector that answers everything with one status, and names another place where one is given."""
     collected = Collected()
 
     class Handler(BaseHTTPRequestHandler):
@@ -73,6 +73,8 @@ def collecting(*, status: int = 200) -> Iterator[Collected]:
             body = self.rfile.read(int(self.headers["Content-Length"]))
             collected.take(self.path, dict(self.headers), body)
             self.send_response(status)
+            if location is not None:
+                self.send_header("Location", location)
             self.send_header("Content-Length", "0")
             self.end_headers()
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from datetime import UTC, datetime, timedelta
+from datetime import MAXYEAR, UTC, datetime, timedelta
 from decimal import Decimal
 from typing import Any
 
@@ -116,9 +116,10 @@ def _day(text: str | None) -> datetime | None:
     if text is None or not _DATE.fullmatch(text):
         return None
     try:
-        return datetime.fromisoformat(text).replace(tzinfo=UTC)
+        found = datetime.fromisoformat(text).replace(tzinfo=UTC)
     except ValueError:
         return None
+    return found if found.year < MAXYEAR else None
 
 
 def _grouping(address: Address, chosen: Mapping[Owner, str]) -> Owner:

@@ -29,10 +29,12 @@ import yaml
 from enforcer.admission import PLAN_ANNOTATION
 from enforcer.emit.object_patch import ObjectPatch
 from fleet.errors import Misconfigured, Refused, Unavailable
+from fleet.yaml_text import load_yaml
 
 COMPONENT_FILE = "kustomization.yaml"
 _MADE_FILE = "made.yaml"
 """Objects of our own that patched ones name."""
+_BETWEEN = "---\n"
 
 _UNNAMED = "default"
 """What Kustomize takes for the namespace of a manifest that names none."""
@@ -54,7 +56,67 @@ def kustomize_files(patches: Sequence[ObjectPatch], made: Sequence[str] = ()) ->
     """
     files = {_patch_file(number, patch): _patch_text(patch) for number, patch in enumerate(patches, 1)}
     component = _component_text(list(zip(files, patches, strict=True)), has_made=bool(made))
-    return {COMPONENT_FILE: component, **({_MADE_FILE: "---\n".join(made)} if made else {}), **files}
+    return {COMPONENT_FILE: component, **({_MADE_FILE: _BETWEEN.join(made)} if made else {}), **files}
+
+
+def grown_files(
+    held: Mapping[str, str], patches: Sequence[ObjectPatch], made: Sequence[str] = (), *, is_merged: bool
+) -> Mapping[str, str]:
+    """Files of a component that keeps what it holds, patches of other stages among it; only what is new or another.
+
+    Patches that it holds are left out, others come after them. A JSON patch of an object that has one takes its place
+    until that one is merged, since it begins where that one does; afterwards it begins where that one ends.
+
+    Args:
+        held: its files as they are, name to text; none where there is no component yet.
+        patches: as for `kustomize_files`.
+        is_merged: what is held is in the base branch.
+
+    Raises:
+        Refused: what is held is no component.
+    """
+    if COMPONENT_FILE not in held:
+        return kustomize_files(patches, made)
+    try:
+        component = load_yaml(held[COMPONENT_FILE])
+        paths = {_of_target(one["target"]): str(one["path"]) for one in component["patches"]}
+        numbers = [int(path[:3]) for path in paths.values() if path[:3].isdecimal()]
+    except (yaml.YAMLError, ValueError, LookupError, TypeError, AttributeError) as exc:
+        raise Refused(f"cannot add to {COMPONENT_FILE}: it is something else than a list of patches") from exc
+    known = {held.get(str(one["path"])) for one in component["patches"]}
+    files: dict[str, str] = {}
+    for number, patch in enumerate(
+        (one for one in patches if _patch_text(one) not in known), max(numbers, default=0) + 1
+    ):
+        path = None if is_merged or patch.merges_by_name else paths.get(_of_target(_target(patch, [])))
+        if path is None:
+            path = _patch_file(number, patch)
+            component["patches"].append({"path": path, "target": _target(patch, patches)})
+        files[path] = _patch_text(patch)
+    _narrow(component["patches"])
+    before = held[_MADE_FILE].split(_BETWEEN) if _MADE_FILE in held else []
+    objects = list(dict.fromkeys([*before, *made]))
+    if objects != before:
+        files[_MADE_FILE] = _BETWEEN.join(objects)
+        component["resources"] = list(dict.fromkeys([*component.get("resources", ()), _MADE_FILE]))
+    return {**files, COMPONENT_FILE: _dumped(component)} if files else {}
+
+
+def _narrow(entries: Sequence[Mapping[str, Any]]) -> None:
+    """Leave no manifest without a namespace to the patches of two namespaces, as `_target` does within one writing."""
+    spaces: dict[tuple[str, ...], set[str]] = {}
+    for *named, space in (_of_target(entry["target"]) for entry in entries):
+        spaces.setdefault(tuple(named), set()).add(space)
+    for target in (entry["target"] for entry in entries):
+        *named, space = _of_target(target)
+        if space and len(spaces[tuple(named)]) > 1:
+            target["namespace"] = space
+
+
+def _of_target(target: Mapping[str, str]) -> tuple[str, str, str]:
+    """Kind, name and namespace that a patch is for."""
+    space, end = target.get("namespace", ""), f"|{_UNNAMED})"
+    return target["kind"], target["name"], space.removeprefix("(").removesuffix(end) if space.endswith(end) else space
 
 
 def _component_text(patches: Sequence[tuple[str, ObjectPatch]], *, has_made: bool = False) -> str:
@@ -71,6 +133,10 @@ def _component_text(patches: Sequence[tuple[str, ObjectPatch]], *, has_made: boo
             {"path": name, "target": _target(patch, [other for _, other in patches])} for name, patch in patches
         ],
     }
+    return _dumped(content)
+
+
+def _dumped(content: Any) -> str:
     return yaml.safe_dump(content, sort_keys=False, width=120)
 
 
@@ -83,11 +149,11 @@ def _patch_file(number: int, patch: ObjectPatch) -> str:
 def _patch_text(patch: ObjectPatch) -> str:
     """One patch."""
     content: Any = patch.strategic_patch if patch.merges_by_name else patch.operations
-    return f"# {patch.title}\n" + yaml.safe_dump(content, sort_keys=False, width=120)
+    return f"# {patch.title}\n" + _dumped(content)
 
 
 def _target(patch: ObjectPatch, patches: Sequence[ObjectPatch]) -> dict[str, str]:
-    target = {"version": patch.kind.versions[0], "kind": patch.kind.kind, "name": patch.name.replace(".", "\\.")}
+    target = {"version": patch.kind.versions[0], "kind": patch.kind.kind, "name": _escaped(patch.name)}
     if patch.kind.group:
         target["group"] = patch.kind.group
     if patch.namespace:
@@ -95,6 +161,10 @@ def _target(patch: ObjectPatch, patches: Sequence[ObjectPatch]) -> dict[str, str
         is_alone = all(other.namespace == patch.namespace for other in patches if _alike(other, patch))
         target["namespace"] = f"({patch.namespace}|{_UNNAMED})" if is_alone else patch.namespace
     return target
+
+
+def _escaped(name: str) -> str:
+    return name.replace(".", "\\.")
 
 
 def _alike(one: ObjectPatch, other: ObjectPatch) -> bool:
@@ -163,7 +233,7 @@ def _commit_all(tree: Path, folder: Path, plan_id: str, patches: Sequence[Object
         raise Refused(f"cannot make branch gputide/{plan_id}: what is there holds gputide/{plan_id} already")
     folder.mkdir(parents=True)
     if made:
-        (folder / _MADE_FILE).write_text("---\n".join(made), encoding="utf-8")
+        (folder / _MADE_FILE).write_text(_BETWEEN.join(made), encoding="utf-8")
     written: list[tuple[str, ObjectPatch]] = []
     named = [(_patch_file(number, patch), patch) for number, patch in enumerate(patches, 1)]
     for recommendation in dict.fromkeys(patch.recommendation for patch in patches):

@@ -9,10 +9,10 @@ file that says neither what the cluster had nor what the plan wants is a conflic
 from __future__ import annotations
 
 import difflib
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, field, replace
 
-from enforcer.emit.kustomize import COMPONENT_FILE, kustomize_files
+from enforcer.emit.kustomize import COMPONENT_FILE, grown_files
 from enforcer.emit.manifest_edit import Conflict, Document, desired, documents, edited, holds
 from enforcer.emit.object_patch import ObjectPatch
 from enforcer.forge.forge import Commit, FileChange, Forge, ForgeRequest, RequestState, StoredFile
@@ -119,14 +119,15 @@ def draft(
         raise Refused(f"cannot send plan {plan_id}: {request.url} was closed without being merged; reopen it there")
     is_merged = request is not None and request.state is RequestState.MERGED
     start = parent if own is None or is_merged else own
-    writing = _Writing(forge=forge, settings=settings, plan_id=plan_id, stored=forge.files(start))
+    names = {patch.name.encode() for patch in patches}
+    writing = _Writing(forge=forge, settings=settings, plan_id=plan_id, stored=forge.files(start), names=names)
     for patch in _of_one_object(patches):
         writing.place(patch)
     if writing.conflicts:
         more = len(writing.conflicts) - _CONFLICTS_SHOWN
         shown = "; ".join(writing.conflicts[:_CONFLICTS_SHOWN]) + (f"; and {more} more" if more > 0 else "")
         raise Refused(f"cannot send plan {plan_id}: the repository differs from the cluster: {shown}")
-    component = writing.write_component(made)
+    component = writing.write_component(made, is_merged=start == parent)
     files = writing.changes()
     if files and is_merged and own is not None:
         raise Refused(f"cannot send plan {plan_id}: {request and request.url} was merged; delete its branch {branch}")
@@ -183,12 +184,17 @@ def _of_one_object(patches: Sequence[ObjectPatch]) -> list[ObjectPatch]:
 
 @dataclass(slots=True, kw_only=True)
 class _Writing:
-    """Files while a draft is made. mutable: texts, places and conflicts grow with each object."""
+    """Files while a draft is made. mutable: texts, places and conflicts grow with each object.
+
+    Attributes:
+        names: of all objects; a file without any of them is not parsed, which takes 6 s a MB.
+    """
 
     forge: Forge
     settings: ForgeSettings
     plan_id: str
     stored: Sequence[StoredFile]
+    names: Collection[bytes]
     placed: list[Placed] = field(default_factory=list)
     conflicts: list[str] = field(default_factory=list)
     left: list[ObjectPatch] = field(default_factory=list)
@@ -229,17 +235,22 @@ class _Writing:
         self.left.append(patch)
         self.placed.append(Placed(object=name, file=f"{self.folder}/{COMPONENT_FILE}", is_edited=False, why=why))
 
-    def write_component(self, made: Sequence[str]) -> str | None:
-        """Write what no file holds; returns the folder, None where nothing is left."""
+    def write_component(self, made: Sequence[str], *, is_merged: bool) -> str | None:
+        """Write what no file holds beside what the folder holds; returns the folder, None where nothing is left.
+
+        Args:
+            is_merged: what the folder holds is in the base branch.
+        """
         if not self.left and not made:
             return None
-        by_path = {one.path: one for one in self.stored}
-        for name, text in kustomize_files(self.left, made).items():
+        own = f"{self.folder}/"
+        held = [one for one in self.stored if one.path.startswith(own)]
+        self.read |= {one.path: self.forge.read(one).decode(errors="replace") for one in held}
+        texts = {one.path.removeprefix(own): self.read[one.path] for one in held}
+        for name, text in grown_files(texts, self.left, made, is_merged=is_merged).items():
             path = f"{self.folder}/{name}"
             if not is_plain_path(path):
                 raise Refused(f"cannot write {path!r}: it would leave its folder")
-            if path in by_path and path not in self.read:
-                self.read[path] = self.forge.read(by_path[path]).decode(errors="replace")
             self.texts[path] = text
         return self.folder
 
@@ -266,7 +277,8 @@ class _Writing:
         self.parsed = {}
         for file in files:
             content = self.forge.read(file)
-            found = documents(content) if len(content) <= FILE_BYTES_MAX else []
+            is_read = len(content) <= FILE_BYTES_MAX and any(name in content for name in self.names)
+            found = documents(content) if is_read else []
             if found:
                 self.parsed[file.path] = found
                 self.texts[file.path] = self.read[file.path] = content.decode()

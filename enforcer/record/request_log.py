@@ -49,6 +49,20 @@ class RequestLog:
             content = {"number": request.number, "url": request.url, "state": request.state.value}
             self._ledger.append([(_SEEN, content)], plan_id=plan_id, at=at)
 
+    def stages(self, plan_id: str) -> frozenset[int]:
+        """Stages that were to be sent in a plan's request; none once it was seen to be merged.
+
+        Raises:
+            Corrupt: the ledger was edited.
+        """
+        found: frozenset[int] = frozenset()
+        for entry in self._ledger.entries(plan_id):
+            if entry.event == _INTENT:
+                found |= frozenset(entry.content["stages"])
+            elif entry.content["state"] == RequestState.MERGED:
+                found = frozenset()
+        return found
+
     def newest(self, plan_id: str) -> KeptRequest | None:
         """A plan's newest request; None where none was sent.
 

@@ -17,13 +17,13 @@ from enforcer.kinds.register import is_rolled_out, trouble_of
 from enforcer.manifest import field_of
 from enforcer.record.fingerprint import Fingerprint, fingerprint_of, is_of_plan
 from enforcer.record.journal import RunRecord, StageRecord
-from enforcer.record.plan_status import unrelieved_harm
 from enforcer.record.plan_store import Approval, check_whole_id
 from enforcer.safety.availability import availability_breaches, availability_refusal
 from enforcer.safety.change_window import ChangeWindow
 from enforcer.safety.freeze import frozen_by
 from enforcer.safety.gitops import gitops_manager
 from enforcer.safety.node_switches import cards_emptied, check_nodes
+from enforcer.safety.plan_origin import check_made
 from enforcer.safety.stage_checks import check_admission, check_quotas
 from enforcer.safety.tide_consent import check_age, check_history, check_staged, claimed_by_night, given_in_time
 from enforcer.snapshot import Snapshot, cards_left_empty
@@ -33,7 +33,7 @@ from fleet.errors import Refused
 from fleet.inventory import ISOLATION_LABEL, LATENCY_CRITICAL_LABEL, OPT_OUT_LABEL, WorkloadId
 from fleet.sentences import Sentence, listed, sentence
 from fleet.settings.guard import WEEKDAYS
-from fleet.units import format_percent, format_time
+from fleet.units import format_time
 
 FREEZE_NAMESPACE, FREEZE_NAME = "gputide", "gputide-freeze"
 """The ConfigMap that stops every change. No setting names another: who freezes and who acts must mean the same."""
@@ -116,22 +116,7 @@ class Guard:
         """
         _check_seal(plan, "guard.edited")
         check_cluster_name(plan, self._policy.cluster)
-        if now >= plan.expires_at:
-            ended = format_time(plan.expires_at)
-            raise Refused(sentence("guard.expired", plan=plan.plan_id, ended=ended, now=format_time(now)))
-        if plan.history.coverage_ratio < self._policy.coverage_ratio_min:
-            coverage, limit = f"{plan.history.coverage_ratio:.3f}", str(self._policy.coverage_ratio_min)
-            raise Refused(sentence("guard.coverage_low", plan=plan.plan_id, coverage=coverage, limit=limit))
-        _check_relief(plan, self._policy.relief_lock)
-        age = now - plan.history.until
-        if age > self._policy.history_age_max:
-            limit = f"{self._policy.history_age_max.total_seconds():.0f}"
-            raise Refused(
-                sentence(
-                    "guard.history_old", plan=plan.plan_id, ended=format_time(plan.history.until),
-                    seconds=f"{age.total_seconds():.0f}", limit=limit,
-                )
-            )  # fmt: skip
+        self._check_made(plan, now)
         if not self._policy.window.is_open(now):
             raise Refused(_closed(self._policy.window, now))
         known = {entry.stage: entry for entry in plan.stages}
@@ -143,6 +128,24 @@ class Guard:
         freed = sum(known[stage].cards_freed for stage in set(together))
         self.check_approvals(plan, stages, approvals, max(freed, cards_emptied(plan, None)))
         self._check_size(plan, together, freed)
+
+    def check_sent(self, plan: Plan, stages: Sequence[int], now: datetime, reader: ClusterReader) -> None:
+        """Refuse to send stages to where people merge them and no guard asks again; when to merge is theirs to say.
+
+        Raises:
+            Refused: frozen, expired, made from too little or too old a history, counting on relief that does not run,
+                or too large.
+        """
+        self.check_frozen(reader)
+        self._check_made(plan, now)
+        self._check_size(plan, stages, sum(entry.cards_freed for entry in plan.stages if entry.stage in stages))
+
+    def _check_made(self, plan: Plan, now: datetime) -> None:
+        policy = self._policy
+        check_made(
+            plan, now, coverage_ratio_min=policy.coverage_ratio_min, history_age_max=policy.history_age_max,
+            relief_lock=policy.relief_lock,
+        )  # fmt: skip
 
     def check_tide(
         self, plan: Plan, approvals: Sequence[Approval], now: datetime, *, freed: int, age_max: timedelta
@@ -355,12 +358,6 @@ def _check_seal(plan: Plan, edited: str) -> None:
     sealed = seal_plan(plan)
     if sealed.plan_id != plan.plan_id:
         raise Refused(sentence(edited, plan=plan.plan_id, content=sealed.plan_id))
-
-
-def _check_relief(plan: Plan, lock: Path | None) -> None:
-    harm = None if lock is None else unrelieved_harm(plan, lock)
-    if harm is not None:
-        raise Refused(sentence("guard.relief_off", plan=plan.plan_id, harm=format_percent(harm, digits=1)))
 
 
 def workloads_of(plan: Plan, stages: Sequence[int]) -> tuple[WorkloadId, ...]:

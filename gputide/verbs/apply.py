@@ -183,9 +183,10 @@ def _emit(session: Session, plan: Plan, stages: Sequence[int], form: EmitForm, t
 
 
 def _pull_request(session: Session, plan: Plan, stages: Sequence[int], *, by: str, yes: bool) -> Answer:
-    """Draft the request of approved stages; with `yes` send it."""
+    """Draft the request of approved stages, with those that it holds already; with `yes` send it."""
     folder, settings = session.folder(), session.settings
-    forge = open_forge(settings.forge)
+    forge, log = open_forge(settings.forge), RequestLog(folder)
+    stages = sorted({*stages, *log.stages(plan.plan_id)})
     approved, found = _approved(session, plan, stages)
     own, made = stage_patches(plan.plan_id, found)
     drafted = draft(forge, settings.forge, plan.plan_id, own, made)
@@ -195,7 +196,8 @@ def _pull_request(session: Session, plan: Plan, stages: Sequence[int], *, by: st
     if not yes:
         return draft_answer(plan, drafted, title, body)
     with writing(folder):
-        log = RequestLog(folder)
+        with open_cluster(folder, settings) as cluster:
+            guard(folder, settings).check_sent(plan, approved, session.now(), cluster)
         log.intend(plan.plan_id, drafted.branch, approved, by=by, at=session.now())
         request, is_changed = send(forge, drafted, title=title, body=body)
         log.see(plan.plan_id, request, session.now())

@@ -156,17 +156,19 @@ class OtlpDecoder:
         fields: list[bytes] = []
         runs = [np.empty(0, dtype=np.int64)]
         held = new = unwanted = deltas = 0
+        target, read = None, -1
         for resource, name_start, name_end, kind, first, end in _in_pieces(walked.found):
             name = None if kind == kernels.HISTOGRAM else self._name(message[name_start:name_end])
             if name is None or kind == kernels.DELTA_SUM:
                 unwanted += end - first if name is None else 0
                 deltas += end - first if name is not None else 0
                 continue
-            start, stop = room.resources[resource].tolist()
-            target = labels.known_target(message[start:stop])
-            if target is None:
-                new = _added(new, stop - start, new_bytes_max)
-                target = labels.target(message[start:stop])
+            if target is None or resource != read:  # once for all its metrics: it may be as large as the message
+                start, stop = room.resources[resource].tolist()
+                target, read = labels.known_target(message[start:stop]), resource
+                if target is None:
+                    new = _added(new, stop - start, new_bytes_max)
+                    target = labels.target(message[start:stop])
             for left, right in _in_pieces(room.attributes[first:end]):
                 attributes = message[left:right]
                 made = labels.known(target, name, attributes)
@@ -189,9 +191,11 @@ class OtlpDecoder:
 
     def _name(self, raw: bytes) -> bytes | None:
         """The name of a metric in Prometheus; None for one that nobody asked for."""
+        if len(raw) > _NAME_BYTES_MAX:
+            return None
         if raw in self._names:
             return self._names[raw]
-        name = metric_name(raw) if len(raw) <= _NAME_BYTES_MAX else None
+        name = metric_name(raw)
         if len(self._names) >= _NAMES_MAX:
             self._names.clear()
         return self._names.setdefault(raw, None if name is None else name.encode())

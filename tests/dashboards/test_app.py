@@ -140,6 +140,13 @@ def test_unknown_name_says_what_is_missing(client: FlaskClient, path: str, searc
     assert words in json.dumps(_route(client, path, search).get_json())
 
 
+@pytest.mark.parametrize("day", ["0001-01-01", "9999-12-31", "2026-13-01", "٢٠٢٦-01-01"])
+def test_a_span_of_any_days_in_the_address_is_answered(client: FlaskClient, day: str) -> None:
+    answer = _route(client, "/cost", f"?since={day}&until={day}")
+    assert answer.status_code == 200
+    assert "cost-days" in answer.get_data(as_text=True)
+
+
 def test_search_of_the_address_is_shown_as_text_only(client: FlaskClient) -> None:
     content = json.loads(_route(client, "/workloads", f"?w={HOSTILE}").get_data(as_text=True))
     assert "dangerously_allow_html" not in json.dumps(content)

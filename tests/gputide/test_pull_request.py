@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
+from datetime import datetime, timedelta
 from pathlib import Path
 
 import pytest
@@ -88,3 +89,34 @@ def test_without_a_forge_its_settings_are_named(planned: Path, program: Program)
 def test_plan_without_a_request_says_so(planned: Path, program: Program, settings: tuple[str, ...]) -> None:
     assert program(planned, *settings, "plan", "show", "--pull-request").status == 3
     assert "pull_request" not in json.loads(program(planned, "plan", "show", "--format", "json").out)
+
+
+def test_stage_sent_by_itself_leaves_those_before_it_in_the_request(
+    planned: Path, program: Program, server: ForgeDouble, settings: tuple[str, ...]
+) -> None:
+    assert program(planned, "plan", "approve").status == 0
+    asked = (*settings, *EMIT, "--format", "json")
+    whole = program(planned, *asked, "--stage", "1", "--stage", "2").document
+    for stage in "12":
+        sent = program(planned, *asked, "--stage", stage, "--yes")
+        assert sent.status == 0, sent.err
+    (request,) = server.requests
+    assert (request["title"], request["body"]) == (whole["title"], whole["body"])
+    for file in whole["files"]:
+        assert server.read(whole["branch"], file["path"]) == file["text"]
+
+
+def test_nothing_is_sent_while_changes_are_frozen_nor_of_a_plan_that_expired(
+    planned: Path, program: Program, server: ForgeDouble, settings: tuple[str, ...]
+) -> None:
+    assert program(planned, "plan", "approve").status == 0
+    assert program(planned, "apply", "--freeze").status == 0
+    frozen = program(planned, *settings, *EMIT, "--yes")
+    assert (frozen.status, server.requests) == (4, [])
+    assert "froze" in frozen.err
+    assert program(planned, *settings, *EMIT).status == 0
+    assert program(planned, "apply", "--no-freeze").status == 0
+    expires = datetime.fromisoformat(program(planned, "plan", "show", "--format", "json").document["expires_at"])
+    late = program(planned, "--now", (expires + timedelta(hours=1)).isoformat(), *settings, *EMIT, "--yes")
+    assert (late.status, server.requests) == (4, [])
+    assert "expired" in late.err

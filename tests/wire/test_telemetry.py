@@ -132,6 +132,21 @@ def test_requests_carry_the_headers_of_the_file_as_it_is_now(tmp_path):
     assert (headers["Authorization"], headers["X-Scope-OrgID"]) == ("Bearer second", "team")
 
 
+@pytest.mark.parametrize("status", [302, 307])
+def test_headers_of_the_file_follow_no_redirect(tmp_path, status):
+    path = tmp_path / "headers"
+    path.write_text("X-Api-Key: secret\n")
+    with (
+        collecting() as other,
+        collecting(status=status, location=f"{other.url}/v1/metrics") as collected,
+        open_telemetry(settings_of(collected.url, headers_file=path), "web"),
+    ):
+        telemetry.show(OwnMetrics("web"))
+        telemetry.record("gputide x", 0.1)
+    assert {headers["X-Api-Key"] for headers in collected.headers} == {"secret"}
+    assert other.headers == []
+
+
 def test_a_file_of_headers_that_is_none_is_refused_at_once(tmp_path):
     path = tmp_path / "headers"
     path.write_text("no colon\n")

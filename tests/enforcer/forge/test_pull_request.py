@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -190,6 +192,69 @@ def test_object_without_a_file_or_with_two_becomes_a_component(
     component = yaml.safe_load(server.read(BRANCH, f"{found.component}/kustomization.yaml"))
     assert [one["target"]["name"] for one in component["patches"]] == ["embed", "gone"]
     assert draft(forge, settings, PLAN, [a_patch(), a_patch("embed"), a_patch("gone")]).files == ()
+
+
+def test_component_keeps_the_patches_of_stages_that_were_sent_before(
+    forge: Forge, settings: ForgeSettings, server: ForgeDouble
+) -> None:
+    sent(forge, settings, a_patch("first"))
+    server.merge()
+    sent(forge, settings, a_patch("second"))
+    folder = f"clusters/a/gputide/{PLAN}"
+    component = yaml.safe_load(server.read(BRANCH, f"{folder}/kustomization.yaml"))
+    assert [one["target"]["name"] for one in component["patches"]] == ["first", "second"]
+    for entry in component["patches"]:
+        assert f"name: {entry['target']['name']}\n" in server.read(BRANCH, f"{folder}/{entry['path']}")
+    assert draft(forge, settings, PLAN, [a_patch("first"), a_patch("second")]).files == ()
+
+
+def test_component_that_grows_by_another_namespace_leaves_manifests_without_one_alone(
+    forge: Forge, settings: ForgeSettings, server: ForgeDouble
+) -> None:
+    sent(forge, settings, a_patch("api", namespace="one"))
+    path = f"clusters/a/gputide/{PLAN}/kustomization.yaml"
+    assert "namespace: (one|default)" in server.read(BRANCH, path)
+    sent(forge, settings, a_patch("api", namespace="two"))
+    component = yaml.safe_load(server.read(BRANCH, path))
+    assert [one["target"]["namespace"] for one in component["patches"]] == ["one", "two"]
+
+
+def test_json_patch_takes_the_place_of_one_that_is_not_merged_and_follows_one_that_is(
+    forge: Forge, settings: ForgeSettings, server: ForgeDouble
+) -> None:
+    def rollout(was: str, wanted: str) -> ObjectPatch:
+        return replace(a_patch(was=was, wanted=wanted, namespace="far"), kind=kind_named("Rollout"))
+
+    def patches() -> list[str]:
+        folder = f"clusters/a/gputide/{PLAN}"
+        component = yaml.safe_load(server.read(BRANCH, f"{folder}/kustomization.yaml"))
+        return [server.read(BRANCH, f"{folder}/{one['path']}") for one in component["patches"]]
+
+    sent(forge, settings, rollout("24000", "8000"))
+    sent(forge, settings, rollout("24000", "4000"))
+    (alone,) = patches()
+    assert "4000" in alone
+    server.merge()
+    sent(forge, settings, rollout("4000", "2000"))
+    first, second = patches()
+    assert first == alone
+    assert "2000" in second
+
+
+def test_component_that_people_made_another_is_left_alone(
+    forge: Forge, settings: ForgeSettings, server: ForgeDouble
+) -> None:
+    server.write("main", {f"clusters/a/gputide/{PLAN}/kustomization.yaml": "patches: none\n"})
+    with pytest.raises(Refused, match="something else than a list of patches"):
+        draft(forge, settings, PLAN, [a_patch("first")])
+
+
+def test_manifests_of_others_are_not_parsed(forge: Forge, settings: ForgeSettings, server: ForgeDouble) -> None:
+    others = "---\n".join(RANKER.replace("ranker", f"other-{number}") for number in range(1500))
+    server.write("main", {f"clusters/a/others/{number}.yaml": others for number in range(3)})
+    began = time.process_time()
+    assert draft(forge, settings, PLAN, [a_patch()]).placed[0].is_edited
+    assert time.process_time() - began < 4  # parsing 2 MB takes longer
 
 
 def test_merged_request_is_shown_and_the_next_stage_opens_another(
