@@ -35,7 +35,7 @@ KEPT_SECONDS = 365 * 86400
 """For how long a choice is kept."""
 BYTES_MIN = 4096
 """Answers below this are sent as they are."""
-_MADE_FOR_THE_READER = ("/_dash-update-component", "/api/")
+_MADE_FOR_THE_READER = ("/_dash-update-component", "/api/", "/rows/")
 _WITH_TOKEN = "/api/v1/me"
 _OF_THE_RELEASE = "/_dash-component-suites/"
 _QUICK, _GOOD = 1, 6

@@ -69,18 +69,18 @@ def test_table_of_100_000_rows_is_filtered_sorted_and_scrolled_on_the_server(
     long: list[int] = []
     page.on("response", lambda answer: long.append(length_of(answer)))
     page.goto(f"{address}?state=low_use")
-    loads = page.locator("#cards-grid .ag-row [col-id=compute_p95]")
-    states = page.locator("#cards-grid .ag-row [col-id=state_word]")
+    loads = page.locator("#cards-grid .grid-row [data-col=compute_p95]")
+    states = page.locator("#cards-grid .grid-row [data-col=state_word]")
     expect(states.first).to_have_text("low use")
-    page.locator("#cards-grid [role=columnheader][col-id=compute_p95]").click()
+    page.locator("#cards-grid [role=columnheader][data-col=compute_p95] button").click()
     low = [card for card in profiles.cards if card.state.value == "low_use"]
     least = min(card.compute_p95 or 0.0 for card in low)
-    expect(page.locator("#cards-grid .ag-row[row-index='0'] [col-id=compute_p95]")).to_have_text(f"{least:.0%}")
-    page.locator("#cards-grid .ag-body-viewport").evaluate("(view) => view.scrollTo(0, 200000)")
-    expect(page.locator("#cards-grid .ag-row[row-index='5000']").or_(loads.first)).to_be_visible()
+    expect(page.locator("#cards-grid .grid-row[data-row='0'] [data-col=compute_p95]")).to_have_text(f"{least:.0%}")
+    page.locator("#cards-grid .grid-view").evaluate("(view) => view.scrollTo(0, 200000)")
+    expect(page.locator("#cards-grid .grid-row[data-row='5000']").or_(loads.first)).to_be_visible()
     expect(states.last).to_have_text("low use")
-    page.locator("#cards-grid .ag-floating-filter input").first.fill(low[7].node)
-    expect(page.locator("#cards-grid .ag-row[row-index='0'] [col-id=node]")).to_have_text(low[7].node)
+    page.locator("#cards-grid .grid-line input").first.fill(low[7].node)
+    expect(page.locator("#cards-grid .grid-row[data-row='0'] [data-col=node]")).to_have_text(low[7].node)
     assert max(long) < ANSWER_BYTES_MAX
 
 

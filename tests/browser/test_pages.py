@@ -39,9 +39,9 @@ def test_every_page_draws_without_fault(page: "Page", running: tuple[str, Embedd
     address, _ = running
     page.goto(address)
     expect(page.locator("#card-map .main-svg").first).to_be_visible()
-    expect(page.locator("#cards-grid .ag-row").first).to_be_visible()
+    expect(page.locator("#cards-grid .grid-row").first).to_be_visible()
     page.get_by_role("link", name="Workloads", exact=True).click()
-    expect(page.locator("#workloads-grid .ag-row").first).to_be_visible()
+    expect(page.locator("#workloads-grid .grid-row").first).to_be_visible()
     page.get_by_role("link", name="Plan", exact=True).click()
     expect(page.locator("#after .main-svg").first).to_be_visible()
     page.get_by_role("link", name="Savings", exact=True).click()
@@ -49,7 +49,7 @@ def test_every_page_draws_without_fault(page: "Page", running: tuple[str, Embedd
     page.get_by_role("link", name="Plan", exact=True).first.click()
     expect(page.locator(".stage").first).to_be_visible()
     page.get_by_role("link", name="Workloads", exact=True).click()
-    expect(page.locator("#workloads-grid .ag-row").first).to_be_visible()
+    expect(page.locator("#workloads-grid .grid-row").first).to_be_visible()
 
 
 def test_click_on_a_square_opens_its_card_and_the_address_remembers_it(
@@ -78,7 +78,7 @@ def test_state_bar_filters_the_table(page: "Page", running: tuple[str, EmbeddedC
     page.goto(address)
     page.locator("#state-bar .untrusted").click()
     expect(page.locator("#cards-filter")).to_contain_text("untrusted")
-    states = page.locator("#cards-grid .ag-row [col-id=state_word]")
+    states = page.locator("#cards-grid .grid-row [data-col=state_word]")
     expect(states.first).to_have_text("untrusted")
     assert set(states.all_inner_texts()) == {"untrusted"}
 
