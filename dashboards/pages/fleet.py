@@ -13,16 +13,23 @@ from typing import Any
 from dash import Dash, Input, Output, State, ctx, dcc, html, no_update
 
 from dashboards.address import Address, read_address
-from dashboards.figures.card_map import SMALL_FLEET_CARDS, SquareKind, fleet_groups, fleet_squares, lay_out, square_kind
-from dashboards.figures.cost_days import cost_days_figure
-from dashboards.figures.figures import card_map_figure
+from dashboards.figures.card_map import (
+    SMALL_FLEET_CARDS,
+    SquareKind,
+    card_map_drawing,
+    fleet_groups,
+    fleet_squares,
+    lay_out,
+    square_kind,
+)
+from dashboards.figures.cost_days import hours_drawing
 from dashboards.pages.card import holders
 from dashboards.pages.downloads import downloads, register_rows
 from dashboards.pages.frame import (
     card,
     div,
+    drawn,
     figure_number,
-    graph,
     grid,
     missing,
     number_column,
@@ -90,7 +97,8 @@ def layout(views: Views, address: Address, profiles: Profiles) -> Any:
             card(
                 say("fleet.cards_by_model_node"),
                 _way_up(address, group),
-                graph(_card_map(profiles, group), id="card-map", name=say("fleet.every_card_by_model_node")),
+                drawn(_card_map(profiles, group), id="card-map", name=say("fleet.every_card_by_model_node")),
+                dcc.Store(id="map-chosen"),
                 note=say("fleet.bar_compute_p95_notch_framebuffer"),
                 export="card-map",
                 has_figure=True,
@@ -133,7 +141,7 @@ def _over_time(views: Views, address: Address, profiles: Profiles) -> tuple[Any,
     week = found.between(found.until - timedelta(days=HOURLY_DAYS), found.until)
     shown = card(
         title,
-        graph(cost_days_figure(week, is_hourly=True, height_px=170, can_cut=False), name=title),
+        drawn(hours_drawing(week, height_px=150), name=title),
         note=dcc.Link(say("fleet.cost_of_it"), href=address.href("/cost")),
         export="cards-over-time",
         has_figure=True,
@@ -166,7 +174,8 @@ def _card_map(profiles: Profiles, group: NodeGroup | None) -> dict[str, Any]:
 def _drawn(profiles: Profiles, group: NodeGroup | None) -> dict[str, Any]:
     squares = fleet_squares(profiles, group)
     columns = MAP_COLUMNS if len(squares) > SMALL_FLEET_CARDS else SMALL_MAP_COLUMNS
-    return card_map_figure(lay_out(squares, columns), square_px=SQUARE_PX * MAP_COLUMNS / columns)
+    drawing = card_map_drawing(lay_out(squares, columns), square_px=SQUARE_PX * MAP_COLUMNS / columns)
+    return {**drawing, "chosen": "map-chosen"}
 
 
 def _asked(views: Views, address: Address) -> tuple[GridRows[CardProfile], Places | None]:
@@ -184,24 +193,21 @@ def register(app: Dash, views: Views) -> None:
 
     @app.callback(
         Output("address", "search", allow_duplicate=True),
-        Input("card-map", "clickData"),
+        Input("map-chosen", "data"),
         Input("cards-chosen", "data"),
         State("address", "pathname"),
         State("address", "search"),
         prevent_initial_call=True,
     )
-    def _choose(click: dict[str, Any] | None, row: dict[str, Any] | None, path: str, search: str) -> Any:
+    def _choose(square: dict[str, Any] | None, row: dict[str, Any] | None, path: str, search: str) -> Any:
         address = read_address(path, search)
-        key: object = None
-        if ctx.triggered_id == "card-map" and click:
-            key = click["points"][0].get("customdata")
-        elif row:
-            key = row.get("key")
+        is_square = ctx.triggered_id == "map-chosen"
+        key = ((square if is_square else row) or {}).get("key")
         if not isinstance(key, str):
             return no_update
         profiles = views.fleet.profiles(address.get("cluster") or views.fleet.clusters()[0])
         kind = SquareKind.CARD
-        if ctx.triggered_id == "card-map":
+        if is_square:
             kind = square_kind(profiles, _group(address, profiles))
         return address.href(**{kind.value: key}).removeprefix(address.path)
 

@@ -257,6 +257,17 @@ def graph(figure: dict[str, Any], *, name: str = "", **props: Any) -> Any:
     return html.Figure(dcc.Graph(figure=figure, config=config, style={"height": height}, **props), **spoken(name))
 
 
+def drawn(drawing: dict[str, Any], *, name: str, **props: Any) -> Any:
+    """A figure that the page draws without a charting library (`assets/drawn.js`).
+
+    Args:
+        drawing: squares (`card_map_drawing`) or areas (`hours_drawing`); its `chosen` is the store of what is opened.
+        name: what a screen reader calls it.
+    """
+    data: Any = {"data-figure": json.dumps({"name": name, **drawing})}
+    return html.Figure(className="drawn", **data, **spoken(name), **props)
+
+
 def table(columns: Sequence[tuple[str, str]], rows: Sequence[Sequence[Any]], *, class_name: str = "") -> Any:
     """A small table; a column is its heading and `n` for numbers, `t` for text."""
     kinds = [kind for _, kind in columns]
