@@ -2,7 +2,8 @@
 
 A page is ready when what it is for is drawn, no callback is in flight and three frames in a row were drawn; the time
 is that of the first of these frames, by the browser's own clock from the start of the navigation. Callback times are
-the browser's resource timings of `/_dash-update-component`. Used by the bar `web-page-time`.
+the browser's resource timings of `/_dash-update-component` and of `/rows/`, which grids ask. Used by the bars
+`web-page-time`, `faces-first-page` and `faces-preview`.
 """
 
 from __future__ import annotations
@@ -27,10 +28,10 @@ CHROMIUM = Path("/usr/bin/chromium")
 PATIENCE_MS = 120_000
 START_SECONDS_MAX = 900.0
 SEEN_FIRST: dict[str, tuple[str, ...]] = {
-    "fleet": ("#card-map .main-svg", "#cards-grid .ag-row .ag-cell", "#side header"),
-    "workloads": ("#workloads-grid .ag-row .ag-cell",),
+    "fleet": ("#card-map path", "#cards-grid .grid-row .grid-cell", "#side header"),
+    "workloads": ("#workloads-grid .grid-row .grid-cell",),
     "workload": ("#strips .main-svg", "#week .main-svg"),
-    "plan": ("#after .main-svg", "#apply-reason:not(:empty)"),
+    "plan": ("#after path", "#apply-reason:not(:empty)"),
     "savings": ("#funnel",),
     "cost": ("#cost-days .main-svg", ".teams tbody tr"),
     "tenants": (".teams tbody tr",),
@@ -41,13 +42,20 @@ _HOOK = """
 window.callbacksInFlight = 0;
 const ask = window.fetch;
 window.fetch = function (target) {
-  const isCallback = String(target && target.url || target).includes("_dash-update-component");
+  const isCallback = /_dash-update-component|[/]rows[/]/.test(String(target && target.url || target));
   if (!isCallback) { return ask.apply(this, arguments); }
   window.callbacksInFlight += 1;
   return ask.apply(this, arguments).finally(() => { window.callbacksInFlight -= 1; });
 };
 performance.setResourceTimingBufferSize(5000);
 """
+LONG_TASKS = """
+window.longTasks = [];
+new PerformanceObserver((list) => {
+  list.getEntries().forEach((task) => window.longTasks.push(task.duration));
+}).observe({ entryTypes: ["longtask"] });
+"""
+"""Keeps how long each task of the main thread took, ms, in `window.longTasks`; none below 50 ms is reported."""
 _READY = """
 ([wanted, patience]) => new Promise((resolve, reject) => {
   setTimeout(() => reject(new Error(`not ready in ${patience} ms: ${wanted}`)), patience);
@@ -55,7 +63,7 @@ _READY = """
   const isDrawn = (name) => {
     const found = document.querySelector(name);
     if (!found || !found.getClientRects().length) { return false; }
-    return !found.matches(".ag-cell") || found.textContent.trim() !== "";  // a row that is on its way is empty
+    return !found.matches(".grid-cell") || found.textContent.trim() !== "";  // a row that is on its way is empty
   };
   function look() {
     if (window.callbacksInFlight === 0 && wanted.every(isDrawn)) {
@@ -70,7 +78,8 @@ _READY = """
 """
 _CALLBACKS = """
 () => {
-  const found = performance.getEntriesByType("resource").filter((item) => item.name.includes("_dash-update-component"));
+  const isAsked = (item) => /_dash-update-component|[/]rows[/]/.test(item.name);
+  const found = performance.getEntriesByType("resource").filter(isAsked);
   const taken = found.map((item) => [item.duration, item.transferSize, item.decodedBodySize]);
   performance.clearResourceTimings();
   return taken;

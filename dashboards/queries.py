@@ -453,11 +453,7 @@ class ReliefLog(Protocol):
     """Knows what relief did."""
 
     def acts(self, cluster: str) -> ReliefActs:
-        """Who sleeps by its orders, and whom it moved; empty where it never acted.
-
-        Raises:
-            Corrupt: its ledger was edited.
-        """
+        """Who sleeps by its orders, and whom it moved; empty where it never acted. `Corrupt` of an edited ledger."""
         ...
 
 

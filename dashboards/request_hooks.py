@@ -36,9 +36,9 @@ KEPT_SECONDS = 365 * 86400
 """For how long a choice is kept."""
 BYTES_MIN = 4096
 """Answers below this are sent as they are."""
-_MADE_FOR_THE_READER = ("/_dash-update-component", "/api/")
+_MADE_FOR_THE_READER = ("/_dash-update-component", "/_dash-dependencies", "/api/", "/rows/")
 _WITH_TOKEN = "/api/v1/me"
-_OF_THE_RELEASE = "/_dash-component-suites/"
+_OF_THE_RELEASE = ("/_dash-component-suites/", "/assets/")
 _QUICK, _GOOD = 1, 6
 _FILES_MAX = 64
 _ENCODING = "gzip"
@@ -125,11 +125,11 @@ def compress(server: Flask) -> None:
         response.headers["Vary"] = ", ".join(filter(None, (response.headers.get("Vary"), "Accept-Encoding")))
         if (
             response.status_code != 200
-            or response.direct_passthrough
             or "Content-Encoding" in response.headers
             or not request.accept_encodings[_ENCODING]
         ):
             return response
+        response.direct_passthrough = False  # a file is read, not handed through
         content = response.get_data()
         if len(content) < BYTES_MIN:
             return response

@@ -1,9 +1,8 @@
 """Design tokens: every colour, size and font of the pages, the figures, the grid and the report, and nothing else.
 
-The pages read them as CSS variables (`css_variables`), Plotly as a layout (`figure_layout`), ag-grid as theme
-parameters (`GRID_THEME`), the weekly report as a small style sheet of its own (`report_css`). State colours are the
-same in light and dark and survive colour blindness (Okabe and Ito, Color Universal Design, 2008); they fill marks and
-never carry text.
+The pages read them as CSS variables (`css_variables`), Plotly as a layout (`figure_layout`), the weekly report as a
+small style sheet of its own (`report_css`). State colours are the same in light and dark and survive colour blindness
+(Okabe and Ito, Color Universal Design, 2008); they fill marks and never carry text.
 """
 
 from __future__ import annotations
@@ -116,21 +115,6 @@ MONO_STACK = 'ui-monospace, "SF Mono", "Cascadia Mono", Menlo, Consolas, "DejaVu
 FONT_SIZE_PX = 14
 SMALL_SIZE_PX = 12
 GRID_PX = 8
-
-GRID_THEME: Mapping[str, Any] = MappingProxyType(
-    {
-        "function": (
-            "themeQuartz.withParams({backgroundColor:'var(--sheet)',foregroundColor:'var(--ink)',"
-            "headerBackgroundColor:'var(--sheet)',headerTextColor:'var(--ink-soft)',borderColor:'var(--line-soft)',"
-            "rowHoverColor:'var(--hover)',selectedRowBackgroundColor:'var(--accent-soft)',accentColor:'var(--accent)',"
-            "oddRowBackgroundColor:'transparent',fontFamily:'inherit',fontSize:13,headerFontSize:12,"
-            "headerFontWeight:600,rowHeight:30,headerHeight:34,spacing:5,wrapperBorder:false,wrapperBorderRadius:0,"
-            "chromeBackgroundColor:'var(--sheet)',inputBackgroundColor:'var(--sheet)',"
-            "menuBackgroundColor:'var(--raised)',popupShadow:'0 4px 16px rgba(0,0,0,.25)'})"
-        )
-    }
-)
-"""ag-grid theme; its colours follow the variables below, so light and dark need no second theme."""
 
 
 def css_variables() -> str:

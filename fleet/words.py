@@ -105,10 +105,6 @@ class Words:
         ids = (str(one.id) for one in catalogue(self.language))
         return {message_id.partition(".")[2] for message_id in ids if message_id.startswith(f"{group}.")}
 
-    def group(self, group: str) -> dict[str, str]:
-        """Every message of a group, by the rest of its id; none of them has a place."""
-        return {name: self.say(f"{group}.{name}") for name in self.ids(group)}
-
     def percent(self, ratio: float | None, digits: int = 2) -> str:
         """A ratio of 0-1 as a percentage; an en dash where nothing was collected."""
         if ratio is None:

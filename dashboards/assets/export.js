@@ -5,7 +5,7 @@
   var FORMULA = /^\s*[=+\-@\t\r]|^[\t\r\n]/;
   var NUMBER = /^[+\-]?[\d.,]+( ?%)?$/;
   var PICTURE_SCALE = 2;
-  var HIDDEN_KEYS = { customdata: true, hovertemplate: true };
+  var POINT = ["series", "x", "y", "value", "text"];
 
   function textOf(cell) {
     var spoken = cell.querySelector("[aria-label]");
@@ -40,17 +40,16 @@
 
   /* One row per point: the trace's name, where it stands, what it says. */
   function pointsOf(graph) {
-    var rows = [["series", "x", "y", "value", "text"]];
+    var rows = [POINT];
     graph.data.forEach(function (trace) {
       var x = plain(trace.x || []), y = plain(trace.y || []), text = plain(trace.text || []);
       var name = trace.name || "";
       if (trace.type === "heatmap") {
         plain(trace.z || []).forEach(function (line, place) {
           line.forEach(function (value, column) {
-            var key = trace.customdata && trace.customdata[place] ? trace.customdata[place][column] : name;
-            if (value === null || (trace.customdata && !key)) { return; }
+            if (value === null) { return; }
             var said = text[place] ? text[place][column] : "";
-            rows.push([key, x[column], y[place], trace.customdata ? "" : value, String(said).replace(/<br>/g, " · ")]);
+            rows.push([name, x[column], y[place], value, String(said).replace(/<br>/g, " · ")]);
           });
         });
         return;
@@ -86,7 +85,7 @@
     return {
       data: graph.data.map(function (trace) {
         var kept = {};
-        Object.keys(trace).forEach(function (key) { if (!HIDDEN_KEYS[key]) { kept[key] = plain(trace[key]); } });
+        Object.keys(trace).forEach(function (key) { if (key !== "hovertemplate") { kept[key] = plain(trace[key]); } });
         return kept;
       }),
       layout: graph.layout
@@ -110,23 +109,57 @@
     });
   }
 
+  /* A figure of `drawn.js` as a picture: variables and fonts of the page's style sheet go along inside it. */
+  function drawing(root, name) {
+    var svg = root.drawnFigure.svg, style = window.getComputedStyle(document.documentElement);
+    var wide = root.clientWidth, high = svg.clientHeight, copy = svg.cloneNode(true);
+    copy.setAttribute("xmlns", "http://www.w3.org/2000/svg");
+    copy.setAttribute("width", wide);
+    copy.setAttribute("height", high);
+    copy.querySelectorAll("[style]").forEach(function (part) {
+      part.setAttribute("style", part.getAttribute("style").replace(/var\((--[a-z-]+)\)/g, function (_, variable) {
+        return style.getPropertyValue(variable).trim();
+      }));
+    });
+    copy.querySelectorAll("text").forEach(function (part) {
+      part.setAttribute("style", "font: 12px " + style.getPropertyValue("--font") + "; fill: " + style.getPropertyValue("--ink-soft"));
+    });
+    var image = new Image(), url = URL.createObjectURL(new Blob([new XMLSerializer().serializeToString(copy)], { type: "image/svg+xml" }));
+    image.onload = function () {
+      var canvas = document.createElement("canvas"), pen = canvas.getContext("2d");
+      canvas.width = wide * PICTURE_SCALE;
+      canvas.height = high * PICTURE_SCALE;
+      pen.fillStyle = style.getPropertyValue("--sheet").trim();
+      pen.fillRect(0, 0, canvas.width, canvas.height);
+      pen.drawImage(image, 0, 0, canvas.width, canvas.height);
+      URL.revokeObjectURL(url);
+      canvas.toBlob(function (blob) { save(name + ".png", blob); });
+    };
+    image.src = url;
+  }
+
   document.addEventListener("click", function (event) {
     var button = event.target instanceof Element ? event.target.closest("[data-export]") : null;
     if (!button) { return; }
     var sheet = button.closest(".card"), kind = button.getAttribute("data-export");
     var name = button.getAttribute("data-name");
     var graphs = Array.from(sheet.querySelectorAll(".js-plotly-plot"));
+    var drawings = Array.from(sheet.querySelectorAll(".drawn"));
     var tables = Array.from(sheet.querySelectorAll("table")).map(rowsOf);
     var listed = listRows(sheet);
     if (listed.length) { tables.unshift(listed); }
     button.closest("details").removeAttribute("open");
-    if (kind === "png") { graphs.forEach(function (graph) { picture(graph, name); }); }
+    if (kind === "png") {
+      graphs.forEach(function (graph) { picture(graph, name); });
+      drawings.forEach(function (root) { drawing(root, name); });
+    }
     if (kind === "csv") {
-      var parts = tables.map(csv).concat(graphs.map(function (graph) { return csv(pointsOf(graph)); }));
+      var parts = tables.map(csv).concat(graphs.map(function (graph) { return csv(pointsOf(graph)); }),
+        drawings.map(function (root) { return csv([POINT].concat(root.drawnFigure.points())); }));
       save(name + ".csv", new Blob(["\ufeff" + parts.join("\r\n")], { type: "text/csv;charset=utf-8" }));
     }
     if (kind === "json") {
-      var what = { tables: tables.map(records), figures: graphs.map(figure) };
+      var what = { tables: tables.map(records), figures: graphs.map(figure).concat(drawings.map(function (root) { return root.drawnFigure.spec; })) };
       save(name + ".json", new Blob([JSON.stringify(what, null, 1)], { type: "application/json" }));
     }
   });

@@ -1,5 +1,5 @@
-/* Keys and the light switch. "/" goes to the search box, Escape leaves it or closes a menu, Enter opens what a cell of a
-   grid stands for, as a click does, Tab leaves the grid; the choice of light or dark is kept. */
+/* Keys and the light switch. "/" goes to the search box, Escape leaves it or closes a menu; the choice of light or dark is
+   kept. */
 (function () {
   "use strict";
   var root = document.documentElement;
@@ -12,8 +12,6 @@
   }
 
   document.addEventListener("keydown", function (event) {
-    var cell = event.target instanceof Element ? event.target.closest(".ag-cell") : null;
-    if (cell && event.key === "Enter") { cell.click(); }
     if (event.key === "Escape") {
       document.querySelectorAll("details.menu[open]").forEach(function (menu) {
         menu.removeAttribute("open");
@@ -29,18 +27,6 @@
       if (first) { first.click(); box.blur(); }
     }
   });
-
-  /* Tab leaves a table, in which the arrows move (WAI-ARIA, grid): cell by cell nobody gets out of 100,000 rows. The
-     grid's guards and rows would take the focus back in, so they step aside for this key. */
-  document.addEventListener("keydown", function (event) {
-    var cell = event.target instanceof Element && event.key === "Tab" ? event.target.closest(".ag-cell, .ag-row") : null;
-    if (!cell) { return; }
-    event.stopPropagation();
-    cell.closest(".ag-root-wrapper").querySelectorAll("[tabindex='0']").forEach(function (part) {
-      part.setAttribute("tabindex", "-1");
-      window.setTimeout(function () { part.setAttribute("tabindex", "0"); }, 0);
-    });
-  }, true);
 
   /* Another language of what is shown now: the page changes its address in place, and the link was made before. */
   document.addEventListener("click", function (event) {

@@ -2,20 +2,18 @@
 
 A square is read without colour: the bar inside is as high as the 95th percentile of compute, the notch at its right
 edge stands where the framebuffer was filled to, a free card is an empty frame, an untrusted one is crossed. Called by
-`figures`.
+the pages of the fleet and of the plan; `assets/drawn.js` draws it.
 """
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from itertools import groupby
-from types import MappingProxyType
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
-from dashboards.tokens import MID_GREY, STATE_COLOURS
 from dashboards.view_models.made_once import MADE
 from dashboards.view_models.node_groups import NodeGroup, node_groups
 from dashboards.words.reading import READING, say, say_code
@@ -31,9 +29,6 @@ SMALL_FLEET_CARDS = 400
 NODE_GAP = 0.5
 ROW_STEP = 1.28
 LABEL_ROW = 1.5
-_INSET = 0.07
-_TINTS: Mapping[CardState, float] = MappingProxyType({CardState.IDLE_HELD: 0.5})
-"""How strongly the ground of a square is tinted; a square without a bar needs more."""
 
 
 class SquareKind(StrEnum):
@@ -209,53 +204,35 @@ def lay_out(squares: Sequence[Square], columns: int, *, label_height: float = LA
     )
 
 
-def card_map_svg(card_map: CardMap) -> str:
-    """The map as one SVG picture, a few long paths; stretches to any size.
+def card_map_drawing(card_map: CardMap, *, square_px: float) -> dict[str, Any]:
+    """The map as `assets/drawn.js` draws it; the width follows the page.
 
-    Colours are those that show on light and on dark paper, because a picture can't ask which it lies on.
+    Args:
+        square_px: height of a square.
     """
-    width, height = card_map.columns, card_map.height
-    both = list(zip(card_map.squares, card_map.places, strict=True))
-    paths = []
-    for state in CardState:
-        chosen = [(square, place) for square, place in both if square.state is state]
-        colour = STATE_COLOURS[state]
-        frames = "".join(_box(x, y, 1.0) for _, (x, y) in chosen)
-        if state is CardState.FREE:
-            paths.append(
-                f'<path d="{frames}" fill="{colour}" fill-opacity=".06" stroke="{colour}" stroke-width=".09"/>'
-            )
-            continue
-        opacity = _TINTS.get(state, 0.22)
-        paths.append(f'<path d="{frames}" fill="{colour}" fill-opacity="{opacity}"/>')
-        bars = "".join(_box(x, y, square.fill_ratio) for square, (x, y) in chosen if square.fill_ratio)
-        paths.append(f'<path d="{bars}" fill="{colour}"/>')
-        if state is CardState.UNTRUSTED:
-            crosses = "".join(
-                f"M{x + 0.22:.2f} {y + 0.22:.2f}l.56 .56M{x + 0.78:.2f} {y + 0.22:.2f}l-.56 .56" for _, (x, y) in chosen
-            )
-            paths.append(f'<path d="{crosses}" stroke="{MID_GREY}" stroke-width=".1"/>')
-    notches = "".join(
-        f"M{x + 0.58:.2f} {y + 1 - _INSET - (1 - 2 * _INSET) * square.notch_ratio:.2f}h{0.42 - _INSET:.2f}"
-        for square, (x, y) in both
-        if square.notch_ratio
-    )
-    paths.append(f'<path d="{notches}" stroke="#fff" stroke-width=".26" stroke-opacity=".7"/>')
-    paths.append(f'<path d="{notches}" stroke="#2B3742" stroke-width=".14"/>')
-    outlined = "".join(_box(x, y, 1.0) for square, (x, y) in both if square.is_outlined)
-    paths.append(f'<path d="{outlined}" fill="none" stroke="#fff" stroke-width=".3"/>')
-    paths.append(f'<path d="{outlined}" fill="none" stroke="#17212B" stroke-width=".16"/>')
-    return (
-        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width:.2f} {height:.2f}" '
-        f'width="{width * 20:.0f}" height="{height * 20:.0f}" preserveAspectRatio="none">{"".join(paths)}</svg>'
-    )
+    squares, places = card_map.squares, card_map.places
+    states = list(CardState)
+    return {
+        "columns": card_map.columns,
+        "height": max(card_map.height, 60 / square_px),
+        "square_px": round(square_px, 2),
+        "labels": card_map.labels,
+        "states": [state.value.replace("_", "-") for state in states],
+        "squares": {
+            "key": [square.key for square in squares],
+            "x": [round(x, 2) for x, _ in places],
+            "y": [round(y, 2) for _, y in places],
+            "state": [states.index(square.state) for square in squares],
+            "fill": [_hundredths(square.fill_ratio) for square in squares],
+            "notch": [_hundredths(square.notch_ratio) for square in squares],
+            "text": [square.text for square in squares],
+            "outlined": [place for place, square in enumerate(squares) if square.is_outlined],
+        },
+    }
 
 
-def _box(x: float, y: float, share: float | None) -> str:
-    """A box that stands at the bottom of its square, as high as its share of it."""
-    side = 1 - 2 * _INSET
-    tall = side * min(1.0, max(0.06, share or 0.0))
-    return f"M{x + _INSET:.2f} {y + 1 - _INSET:.2f}h{side:.2f}v{-tall:.2f}h{-side:.2f}z"
+def _hundredths(ratio: float | None) -> int | None:
+    return None if ratio is None else round(100 * ratio)
 
 
 def _square(card: CardProfile) -> Square:
@@ -273,7 +250,7 @@ def _square(card: CardProfile) -> Square:
         state=card.state,
         fill_ratio=card.compute_p95,
         notch_ratio=None if used is None else min(1.0, used / card.framebuffer_bytes),
-        text=f"{card.node}<br>{say_code('state', card.state)} · {say('fleet.compute_p95')} {busy}<br>{held}",
+        text=f"{card.node}\n{say_code('state', card.state)} · {say('fleet.compute_p95')} {busy}\n{held}",
     )
 
 
@@ -378,4 +355,4 @@ class _Sum:
         cards = say("count.cards", count=self.cards)
         if kind is SquareKind.NODE:
             return f"{cards}: {told}"
-        return f"{say('fleet.cards_on_count_nodes', cards=cards, count=self.nodes)}<br>{told}"
+        return f"{say('fleet.cards_on_count_nodes', cards=cards, count=self.nodes)}\n{told}"

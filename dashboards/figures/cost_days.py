@@ -1,12 +1,15 @@
-"""Card hours over time by what became of them, stacked: by the hour as an area, by the day as bars."""
+"""Card hours over time by what became of them, stacked: by the hour as an area, by the day as bars.
+
+The page of the cost draws them with Plotly, where a span is dragged over them; the fleet's without (`assets/drawn.js`).
+"""
 
 from __future__ import annotations
 
-from datetime import timedelta
+from datetime import datetime, timedelta
 from typing import Any
 
 from dashboards.tokens import MEASURE_COLOURS, figure_layout
-from dashboards.words.reading import say, say_code
+from dashboards.words.reading import reader_words, say, say_code
 from fleet.money.cost_days import MEASURES, CostDays
 from fleet.profiles import HourMeasure
 
@@ -16,17 +19,43 @@ ORDER = (
 )  # fmt: skip
 """From the bottom up."""
 
+HEIGHT_PX = 274
 
-def cost_days_figure(days: CostDays, *, is_hourly: bool, height_px: int = 274, can_cut: bool = True) -> dict[str, Any]:
-    """Cards in each hour, or card hours of each day.
+
+def hours_drawing(days: CostDays, *, height_px: int) -> dict[str, Any]:
+    """Cards in each hour of the whole cluster, as areas."""
+    moments, values = _hours(days)
+    words = reader_words()
+    series = [
+        {
+            "name": say_code("hour_measure", measure),
+            "colour": MEASURE_COLOURS[measure],
+            "values": [round(value, 2) for value in values[measure]],
+        }
+        for measure in ORDER
+    ]
+    return {
+        "height_px": height_px,
+        "unit": say("health.cards"),
+        "series": series,
+        "days": [[24 * number, words.day(day)] for number, day in enumerate(days.starts)],
+        "moments": [f"{words.day(moment)} {moment:%H:%M}" for moment in moments],
+    }
+
+
+def _hours(days: CostDays) -> tuple[list[datetime], dict[HourMeasure, list[float]]]:
+    moments = [days.starts[0] + timedelta(hours=number) for number in range(len(days.hourly))]
+    return moments, {measure: (days.hourly[:, place] / 1_000_000).tolist() for place, measure in enumerate(MEASURES)}
+
+
+def cost_days_figure(days: CostDays, *, is_hourly: bool) -> dict[str, Any]:
+    """Cards in each hour, or card hours of each day, to drag a span over.
 
     Args:
         is_hourly: by the hour, of the whole cluster.
-        can_cut: whether a span can be dragged over it.
     """
     if is_hourly:
-        moments = [days.starts[0] + timedelta(hours=number) for number in range(len(days.hourly))]
-        values = {measure: (days.hourly[:, place] / 1_000_000).tolist() for place, measure in enumerate(MEASURES)}
+        moments, values = _hours(days)
         unit = say("health.cards")
     else:
         per_day = days.per_day()
@@ -38,11 +67,11 @@ def cost_days_figure(days: CostDays, *, is_hourly: bool, height_px: int = 274, c
     layout = figure_layout(
         barmode="stack",
         bargap=0.15,
-        dragmode="zoom" if can_cut else False,
-        xaxis={"type": "date", "showgrid": False, "fixedrange": not can_cut},
+        dragmode="zoom",
+        xaxis={"type": "date", "showgrid": False, "fixedrange": False},
         yaxis={"title": {"text": unit, "font": {"size": 11}, "standoff": 6}, "rangemode": "tozero", "nticks": 5},
         margin={"l": 56, "r": 8, "t": 30, "b": 44},
-        height=height_px,
+        height=HEIGHT_PX,
         showlegend=True,
         hovermode="x unified",
         legend={

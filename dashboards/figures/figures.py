@@ -1,17 +1,13 @@
-"""Every figure of the pages, as Plotly figures in their JSON form (building them as such costs no validation).
+"""Figures with axes, as Plotly figures in their JSON form (building them as such costs no validation).
 
-Colours come from `tokens`; text takes its ink from the page's CSS, so one figure serves light and dark. Marks of many
-squares are a few long paths, not thousands of elements: a map of 1,500 cards draws in tens of milliseconds.
+Colours come from `tokens`; text takes its ink from the page's CSS, so one figure serves light and dark.
 """
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterable, Sequence
 from typing import Any
-from urllib.parse import quote
 
-from dashboards.figures.card_map import CardMap, card_map_svg
 from dashboards.queries import Signal, WorkloadHistory
 from dashboards.tokens import ACCENT, CLEAR, DANGER, GRID_LINE, MID_GREY, STATE_COLOURS, figure_layout
 from dashboards.view_models.card_history import Series
@@ -26,39 +22,6 @@ Figure = dict[str, Any]
 
 DAYS = ("Mon", "Tue", "Wed", "Thu", "Fri", "Sat", "Sun")
 PRESETS = frozenset({"low", "medium", "high"})
-_HALF = 2
-"""Hit cells per square and axis."""
-
-
-def card_map_figure(card_map: CardMap, *, square_px: float = 12.6) -> Figure:
-    """The card map: one picture, and an invisible heat map above it whose cells carry each square's key.
-
-    Args:
-        square_px: height of a square; the width follows the page.
-    """
-    picture = {
-        "source": "data:image/svg+xml," + quote(card_map_svg(card_map)),
-        "xref": "x",
-        "yref": "y",
-        "x": 0,
-        "y": 0,
-        "sizex": card_map.columns,
-        "sizey": card_map.height,
-        "sizing": "stretch",
-        "layer": "below",
-    }
-    layout = figure_layout(
-        xaxis={"range": [0, card_map.columns], "visible": False},
-        yaxis={"range": [card_map.height, 0], "visible": False},
-        margin={"l": 0, "r": 0, "t": 0, "b": 0},
-        height=max(60, math.ceil(card_map.height * square_px)),
-        images=[picture],
-        annotations=[
-            {"x": x, "y": y, "text": text, "xanchor": "left", "yanchor": "middle", "showarrow": False}
-            for x, y, text in card_map.labels
-        ],
-    )
-    return {"data": [_hits(card_map)], "layout": layout}
 
 
 def hour_of_week_figure(hours: HourOfWeek, off_peak_hours: Iterable[int]) -> Figure:
@@ -319,43 +282,6 @@ def _framebuffer_traces(times: list[str], history: WorkloadHistory) -> list[Figu
     if history.framebuffer_need_bytes is not None:
         traces.append(line(history.framebuffer_need_bytes, STATE_COLOURS[CardState.BUSY], say("figure.needed")))
     return traces
-
-
-def _hits(card_map: CardMap) -> Figure:
-    """An invisible heat map that catches the pointer; half a square per cell, so that gaps of half a square fit."""
-    width = math.ceil(card_map.columns * _HALF)
-    # Rows are uneven, so each distinct row of squares is one row of the heat map with its own edges.
-    tops = sorted({y for _, y in card_map.places})
-    edges: list[float] = []
-    keys: list[list[str | None]] = []
-    texts: list[list[str]] = []
-    row_of: dict[float, int] = {}
-    for top in tops:
-        if edges and top > edges[-1] + 1e-6:
-            keys.append([None] * width)
-            texts.append([""] * width)
-        if not edges or top > edges[-1] + 1e-6:
-            edges.append(top)
-        row_of[top] = len(keys)
-        keys.append([None] * width)
-        texts.append([""] * width)
-        edges.append(top + 1)
-    for square, (x, y) in zip(card_map.squares, card_map.places, strict=True):
-        for cell in range(round(x * _HALF), min(width, round((x + 1) * _HALF))):
-            keys[row_of[y]][cell] = square.key
-            texts[row_of[y]][cell] = square.text
-    return {
-        "type": "heatmap",
-        "x": [cell / _HALF for cell in range(width + 1)],
-        "y": edges,
-        "z": [[None if key is None else 0 for key in row] for row in keys],
-        "customdata": keys,
-        "text": texts,
-        "hoverongaps": False,
-        "hovertemplate": "%{customdata}<br>%{text}<extra></extra>",
-        "colorscale": [[0, CLEAR], [1, CLEAR]],
-        "showscale": False,
-    }
 
 
 def _outline(hours: frozenset[int]) -> tuple[list[float | None], list[float | None]]:

@@ -11,11 +11,13 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from dash import Dash, Input, Output, State, ctx, dcc, html, no_update
+from flask import Response, request
 
 from dashboards.address import Address, read_address
+from dashboards.pages.frame import GRID_PATH
 from dashboards.spreadsheet import csv_text, excel, tab_separated
 from dashboards.view_models.grid_rows import GridRows, Places
-from dashboards.words.reading import say
+from dashboards.words.reading import reader_words, say
 from fleet.errors import GputideError
 
 _EXCEL_TYPE = "application/vnd.openxmlformats-officedocument.spreadsheetml.sheet"
@@ -42,27 +44,30 @@ def register_rows(
         asked: the table that an address means, and which rows of it are meant at all; None for all.
     """
 
-    @app.callback(
-        Output(f"{name}-grid", "getRowsResponse"),
-        Input(f"{name}-grid", "getRowsRequest"),
-        State("address", "pathname"),
-        State("address", "search"),
-        prevent_initial_call=True,
-    )
-    def _rows(request: dict[str, Any] | None, path: str, search: str) -> Any:
-        if request is None:
-            return no_update
+    def _rows() -> Response:
+        """What the grid asks for, as JSON: `rows`, `count` of all that pass, and what is `said` of them."""
         try:
-            rows, among = asked(read_address(path, search))
-            return rows.page(request, among=among)
-        except GputideError:
-            return {"rowData": [], "rowCount": 0}
+            wanted = json.loads(request.get_data(cache=False))
+        except (ValueError, RecursionError):
+            wanted = None
+        search = wanted.get("search") if isinstance(wanted, Mapping) else None
+        try:
+            rows, among = asked(read_address("/", search if isinstance(search, str) else ""))
+            answer = rows.page(wanted, among=among)
+            answer["said"] = say("grid.rows", count=answer["count"])
+        except IndexError:
+            answer = {"rows": [], "count": 0, "said": say("frame.no_data_yet")}
+        except GputideError as exc:
+            answer = {"rows": [], "count": 0, "said": reader_words().said(exc.said)}
+        return Response(json.dumps(answer), mimetype="application/json")
 
-    def chosen(request: Any, path: str, search: str) -> Iterator[Mapping[str, Any]]:
+    app.server.add_url_rule(GRID_PATH + name, f"rows_{name}", _rows, methods=["POST"])
+
+    def chosen(wanted: Any, path: str, search: str) -> Iterator[Mapping[str, Any]]:
         rows, among = asked(read_address(path, search))
-        return (rows.row(int(place)) for place in rows.chosen(request, among=among))
+        return (rows.row(int(place)) for place in rows.chosen(wanted, among=among))
 
-    shown = (State(f"{name}-grid", "getRowsRequest"), State("address", "pathname"), State("address", "search"))
+    shown = (State(f"{name}-asked", "data"), State("address", "pathname"), State("address", "search"))
 
     @app.callback(
         Output(f"{name}-download", "data"),

@@ -6,22 +6,30 @@ square is a group of nodes, and a click on it shows its cards. The address holds
 
 from __future__ import annotations
 
+import json
 from datetime import timedelta
 from typing import Any
 
 from dash import Dash, Input, Output, State, ctx, dcc, html, no_update
 
 from dashboards.address import Address, read_address
-from dashboards.figures.card_map import SMALL_FLEET_CARDS, SquareKind, fleet_groups, fleet_squares, lay_out, square_kind
-from dashboards.figures.cost_days import cost_days_figure
-from dashboards.figures.figures import card_map_figure
+from dashboards.figures.card_map import (
+    SMALL_FLEET_CARDS,
+    SquareKind,
+    card_map_drawing,
+    fleet_groups,
+    fleet_squares,
+    lay_out,
+    square_kind,
+)
+from dashboards.figures.cost_days import hours_drawing
 from dashboards.pages.card import holders
 from dashboards.pages.downloads import downloads, register_rows
 from dashboards.pages.frame import (
     card,
     div,
+    drawn,
     figure_number,
-    graph,
     grid,
     missing,
     number_column,
@@ -29,6 +37,7 @@ from dashboards.pages.frame import (
     shown,
     span,
     spoken,
+    text_column,
 )
 from dashboards.pages.measures import known_week, measures_card
 from dashboards.queries import NotMadeYet, PlanEntry, Views
@@ -88,7 +97,8 @@ def layout(views: Views, address: Address, profiles: Profiles) -> Any:
             card(
                 say("fleet.cards_by_model_node"),
                 _way_up(address, group),
-                graph(_card_map(profiles, group), id="card-map", name=say("fleet.every_card_by_model_node")),
+                drawn(_card_map(profiles, group), id="card-map", name=say("fleet.every_card_by_model_node")),
+                dcc.Store(id="map-chosen"),
                 note=say("fleet.bar_compute_p95_notch_framebuffer"),
                 export="card-map",
                 has_figure=True,
@@ -99,12 +109,16 @@ def layout(views: Views, address: Address, profiles: Profiles) -> Any:
         measures_card(week),
         card(
             say("fleet.cards"),
-            grid("cards-grid", _columns(views), row_key="card", height_px=420, filters=_filter(address)[0]),
-            note=[
-                html.Span(id="cards-filter"),
-                dcc.Store(id="cards-filtered", data=_filter(address)[0]),
-                *downloads("cards"),
-            ],
+            grid(
+                "cards",
+                say("fleet.cards"),
+                _columns(views),
+                row_key="card",
+                height_px=420,
+                of=[(key, address.get(key)) for key in KEYS],
+                filters=_filter(address)[0],
+            ),
+            note=[html.Span(id="cards-filter"), *downloads("cards")],
         ),
     )
 
@@ -127,7 +141,7 @@ def _over_time(views: Views, address: Address, profiles: Profiles) -> tuple[Any,
     week = found.between(found.until - timedelta(days=HOURLY_DAYS), found.until)
     shown = card(
         title,
-        graph(cost_days_figure(week, is_hourly=True, height_px=170, can_cut=False), name=title),
+        drawn(hours_drawing(week, height_px=150), name=title),
         note=dcc.Link(say("fleet.cost_of_it"), href=address.href("/cost")),
         export="cards-over-time",
         has_figure=True,
@@ -160,7 +174,8 @@ def _card_map(profiles: Profiles, group: NodeGroup | None) -> dict[str, Any]:
 def _drawn(profiles: Profiles, group: NodeGroup | None) -> dict[str, Any]:
     squares = fleet_squares(profiles, group)
     columns = MAP_COLUMNS if len(squares) > SMALL_FLEET_CARDS else SMALL_MAP_COLUMNS
-    return card_map_figure(lay_out(squares, columns), square_px=SQUARE_PX * MAP_COLUMNS / columns)
+    drawing = card_map_drawing(lay_out(squares, columns), square_px=SQUARE_PX * MAP_COLUMNS / columns)
+    return {**drawing, "chosen": "map-chosen"}
 
 
 def _asked(views: Views, address: Address) -> tuple[GridRows[CardProfile], Places | None]:
@@ -178,24 +193,21 @@ def register(app: Dash, views: Views) -> None:
 
     @app.callback(
         Output("address", "search", allow_duplicate=True),
-        Input("card-map", "clickData"),
-        Input("cards-grid", "cellClicked"),
+        Input("map-chosen", "data"),
+        Input("cards-chosen", "data"),
         State("address", "pathname"),
         State("address", "search"),
         prevent_initial_call=True,
     )
-    def _choose(click: dict[str, Any] | None, cell: dict[str, Any] | None, path: str, search: str) -> Any:
+    def _choose(square: dict[str, Any] | None, row: dict[str, Any] | None, path: str, search: str) -> Any:
         address = read_address(path, search)
-        key: object = None
-        if ctx.triggered_id == "card-map" and click:
-            key = click["points"][0].get("customdata")
-        elif cell:
-            key = cell.get("rowId")
+        is_square = ctx.triggered_id == "map-chosen"
+        key = ((square if is_square else row) or {}).get("key")
         if not isinstance(key, str):
             return no_update
         profiles = views.fleet.profiles(address.get("cluster") or views.fleet.clusters()[0])
         kind = SquareKind.CARD
-        if ctx.triggered_id == "card-map":
+        if is_square:
             kind = square_kind(profiles, _group(address, profiles))
         return address.href(**{kind.value: key}).removeprefix(address.path)
 
@@ -214,25 +226,19 @@ def register(app: Dash, views: Views) -> None:
 
     @app.callback(
         Output("side", "children"),
-        Output("cards-grid", "filterModel"),
+        Output("cards-grid", "data-filters"),
         Output("cards-filter", "children"),
-        Output("cards-filtered", "data"),
         Input("address", "search"),
         State("address", "pathname"),
-        State("cards-filtered", "data"),
-        State("cards-grid", "filterModel"),
     )
-    def _show(search: str, path: str, asked: dict[str, Any] | None, typed: dict[str, Any] | None) -> Any:
+    def _show(search: str, path: str) -> Any:
         address = read_address(path, search)
         if address.path != "/":
-            return no_update, no_update, no_update, no_update
+            return no_update, no_update, no_update
         profiles = views.fleet.profiles(address.get("cluster") or views.fleet.clusters()[0])
-        model, words = _filter(address)
+        filters, words = _filter(address)
         clear = dcc.Link(say("fleet.clear"), href=address.href(state=None, node=None, card=None)) if words else None
-        # What the reader typed into other columns stays, and into all of them while the address asks for the same.
-        own = {field: held for field, held in (typed or {}).items() if field not in ("node", "state_word")}
-        filters: Any = no_update if model == (asked or {}) else own | model
-        return _side(views, address, profiles), filters, [words, " " if words else None, clear], model
+        return _side(views, address, profiles), json.dumps(filters), [words, " " if words else None, clear]
 
 
 def _headline(views: Views, address: Address, profiles: Profiles, week: WeekHours | str) -> Any:
@@ -311,14 +317,14 @@ def _css(state: CardState) -> str:
     return state.value.replace("_", "-")
 
 
-def _filter(address: Address) -> tuple[dict[str, Any], str]:
-    """The grid's filter, and what it says, for the state or node that the address names."""
+def _filter(address: Address) -> tuple[dict[str, str], str]:
+    """The grid's filters, and what they say, for the state or node that the address names."""
     state, node = address.get("state"), address.get("node")
     if node is not None:
-        return {"node": {"filterType": "text", "type": "equals", "filter": node}}, say("fleet.node_node", node=node)
+        return {"node": f"={node}"}, say("fleet.node_node", node=node)
     if state in set(CardState):
         words = say_code("state", state)
-        return {"state_word": {"filterType": "text", "type": "equals", "filter": words}}, words
+        return {"state_word": f"={words}"}, words
     return {}, ""
 
 
@@ -424,16 +430,16 @@ def _chip(state: CardState) -> Any:
 def _columns(views: Views) -> list[dict[str, Any]]:
     price = say("fleet.currency_week", currency=views.money.currency)
     return [
-        {"field": "node", "headerName": say("term.node"), "minWidth": 130},
-        {"field": "card", "headerName": say("term.card"), "minWidth": 150},
-        {"field": "model", "headerName": say("fleet.model"), "minWidth": 140},
-        {"field": "letter", "headerName": "", "maxWidth": 44, "filter": False, "sortable": False, "minWidth": 44},
-        {"field": "state_word", "headerName": say("tenants.state"), "minWidth": 100},
-        number_column("compute_p95", say("fleet.compute_p95_short"), ".0%", maxWidth=100),
-        number_column("held_gib", say("fleet.held_gib"), ".1f", maxWidth=110),
-        number_column("framebuffer_gib", say("fleet.of_gib"), ".0f", maxWidth=90),
-        {"field": "idle_since", "headerName": say("fleet.idle_since_utc"), "minWidth": 140},
-        {"field": "owner", "headerName": say("fleet.owner"), "minWidth": 120},
-        number_column("coverage_ratio", say("health.coverage"), ".0%", maxWidth=110),
-        number_column("price_per_week", price, ",.0f", minWidth=104, maxWidth=120),
+        text_column("node", say("term.node"), 130),
+        text_column("card", say("term.card"), 150),
+        text_column("model", say("fleet.model"), 140),
+        text_column("letter", "", 32, is_still=True),
+        text_column("state_word", say("tenants.state"), 100),
+        number_column("compute_p95", say("fleet.compute_p95_short"), 0, 100, is_ratio=True),
+        number_column("held_gib", say("fleet.held_gib"), 1, 110),
+        number_column("framebuffer_gib", say("fleet.of_gib"), 0, 90),
+        text_column("idle_since", say("fleet.idle_since_utc"), 140),
+        text_column("owner", say("fleet.owner"), 120),
+        number_column("coverage_ratio", say("health.coverage"), 0, 110, is_ratio=True),
+        number_column("price_per_week", price, 0, 120, min_px=104),
     ]

@@ -6,16 +6,15 @@ tenants goes into the page as text nodes alone; nothing here, or in any page, se
 
 from __future__ import annotations
 
+import json
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-import dash_ag_grid as dag
 from dash import dcc, html
 
-from dashboards.address import Address
+from dashboards.address import Address, search_text
 from dashboards.queries import Freshness
-from dashboards.tokens import GRID_THEME
 from dashboards.view_models.rows import age_words, percent_words
 from dashboards.words.advice import judged_words
 from dashboards.words.reading import LANGUAGES, READING, reader_words, say, say_code
@@ -111,9 +110,6 @@ def spoken(words: str) -> Any:
     """What a screen reader says of a part that has no text of its own."""
     return {"aria-label": words}
 
-
-GRID_BLOCK_ROWS = 100
-"""Rows that a large table asks for at a time."""
 
 LIVE: Any = {"aria-live": "polite"}
 """A part that changes by itself, and is then read out."""
@@ -262,6 +258,17 @@ def graph(figure: dict[str, Any], *, name: str = "", **props: Any) -> Any:
     return html.Figure(dcc.Graph(figure=figure, config=config, style={"height": height}, **props), **spoken(name))
 
 
+def drawn(drawing: dict[str, Any], *, name: str, **props: Any) -> Any:
+    """A figure that the page draws without a charting library (`assets/drawn.js`).
+
+    Args:
+        drawing: squares (`card_map_drawing`) or areas (`hours_drawing`); its `chosen` is the store of what is opened.
+        name: what a screen reader calls it.
+    """
+    data: Any = {"data-figure": json.dumps({"name": name, **drawing})}
+    return html.Figure(className="drawn", **data, **spoken(name), **props)
+
+
 def table(columns: Sequence[tuple[str, str]], rows: Sequence[Sequence[Any]], *, class_name: str = "") -> Any:
     """A small table; a column is its heading and `n` for numbers, `t` for text."""
     kinds = [kind for _, kind in columns]
@@ -270,64 +277,67 @@ def table(columns: Sequence[tuple[str, str]], rows: Sequence[Sequence[Any]], *, 
     return html.Table([html.Thead(head), html.Tbody(body)], className=f"plain {class_name}".strip())
 
 
+GRID_PATH = "/rows/"
+"""Where grids ask for their rows, by name."""
+
+
 def grid(
-    grid_id: str, columns: list[dict[str, Any]], *, row_key: str, height_px: int, filters: dict[str, Any] | None = None
-) -> Any:
+    name: str, title: str, columns: list[dict[str, Any]], *, row_key: str, height_px: int,
+    of: Sequence[tuple[str, str | None]], filters: dict[str, str] | None = None,
+) -> Any:  # fmt: skip
     """A large table that asks for its rows by the screenful: sort, filter, choose; cells are text, never HTML.
 
+    `assets/grid.js` draws it. What is filtered and sorted by lies in `NAME-asked`, the row that was opened in
+    `NAME-chosen` (`key`).
+
     Args:
-        grid_id: its id; a callback answers its `getRowsRequest` (`grid_rows`).
-        columns: ag-grid's column definitions.
-        filters: filter model that it starts with.
+        name: its id is `NAME-grid`; `downloads.register_rows` answers it.
+        title: what a screen reader calls it.
+        columns: of `text_column` and `number_column`.
+        row_key: field that names a row.
+        of: values of the address that say which rows are meant at all.
+        filters: what stands in the fields at first.
     """
-    return dag.AgGrid(
-        id=grid_id,
-        columnDefs=columns,
-        rowModelType="infinite",
-        filterModel=filters or {},
-        getRowId=f"params.data.{row_key}",
-        defaultColDef={
-            "sortable": True,
-            "filter": True,
-            "resizable": True,
-            "wrapHeaderText": True,
-            "autoHeaderHeight": True,
-            "cellDataType": False,
-            "minWidth": 70,
-            "suppressMovable": True,
-            "floatingFilter": True,
-            "suppressHeaderFilterButton": True,
-            "suppressFloatingFilterButton": True,
-            "suppressHeaderMenuButton": True,
-        },
-        columnSize="responsiveSizeToFit",
-        dashGridOptions={
-            "theme": dict(GRID_THEME),
-            "animateRows": False,
-            "enableCellTextSelection": True,
-            "suppressColumnVirtualisation": False,
-            "cacheBlockSize": GRID_BLOCK_ROWS,
-            "maxBlocksInCache": 20,
-            # Answers carry no number: of two questions at once, one would get the other's rows.
-            "maxConcurrentDatasourceRequests": 1,
-            "blockLoadDebounceMillis": 20,
-            "localeText": reader_words().group("grid"),
-        },
-        dangerously_allow_code=False,
-        style={"height": f"{height_px}px", "width": "100%"},
+    hints = {"filter": "grid.filter", "text": "grid.hint_text", "number": "grid.hint_number", "failed": "grid.failed"}
+    spec = {
+        "name": name,
+        "title": title,
+        "columns": columns,
+        "key": row_key,
+        "address": GRID_PATH + name,
+        "search": search_text([(key, value) for key, value in of if value is not None]),
+        "words": {key: say(message) for key, message in hints.items()},
+    }
+    data: Any = {"data-grid": json.dumps(spec), "data-filters": json.dumps(filters or {})}
+    return html.Div(
+        [
+            html.Div(id=f"{name}-grid", className="grid", style={"height": f"{height_px}px"}, **data),
+            dcc.Store(id=f"{name}-asked", data={"filters": filters or {}}),
+            dcc.Store(id=f"{name}-chosen"),
+        ]
     )
 
 
-def number_column(field: str, title: str, spec: str, **more: Any) -> dict[str, Any]:
-    """A right-aligned column of numbers; `spec` is a d3 format, an absent value an en dash."""
-    return {
-        "field": field,
-        "headerName": title,
-        "type": "rightAligned",
-        "filter": "agNumberColumnFilter",
-        "valueFormatter": {"function": f"params.value == null ? '–' : d3.format('{spec}')(params.value)"},
-        **more,
-    }
+def text_column(field: str, title: str, min_px: int, *, is_still: bool = False) -> dict[str, Any]:
+    """A column of texts, as wide as there is room.
+
+    Args:
+        is_still: nobody sorts or filters by it, and it grows no wider.
+    """
+    still = {"still": True, "max": min_px} if is_still else {}
+    return {"field": field, "title": title, "min": min_px, **still}
+
+
+def number_column(
+    field: str, title: str, digits: int, max_px: int, *, min_px: int = 70, is_ratio: bool = False
+) -> dict[str, Any]:
+    """A right-aligned column of numbers, an absent one an en dash.
+
+    Args:
+        digits: digits after the point.
+        is_ratio: numbers of 0-1, shown in percent.
+    """
+    return {"field": field, "title": title, "min": min_px, "max": max_px, "digits": digits, "percent": is_ratio}
 
 
 def _clusters(address: Address, clusters: Sequence[str]) -> list[Any]:

@@ -13,9 +13,21 @@ from dash import ALL, MATCH, Dash, Input, Output, State, ctx, dcc, html, no_upda
 
 from dashboards.access.sign_in import Access
 from dashboards.address import Address, read_address
-from dashboards.figures.card_map import SMALL_FLEET_CARDS, Square, lay_out, plan_squares
-from dashboards.figures.figures import card_map_figure, frontier_figure
-from dashboards.pages.frame import LIVE, card, div, figure_number, graph, menu, missing, scrolled, shown, verdict_banner
+from dashboards.figures.card_map import SMALL_FLEET_CARDS, Square, card_map_drawing, lay_out, plan_squares
+from dashboards.figures.figures import frontier_figure
+from dashboards.pages.frame import (
+    LIVE,
+    card,
+    div,
+    drawn,
+    figure_number,
+    graph,
+    menu,
+    missing,
+    scrolled,
+    shown,
+    verdict_banner,
+)
 from dashboards.pages.plan_diff import KeptPreviews
 from dashboards.pages.plan_diff import register as register_diffs
 from dashboards.pages.plan_relief import relief, tide
@@ -295,7 +307,7 @@ def _map(squares: tuple[Square, ...], graph_id: str, name: str) -> Any:
     columns = MAP_COLUMNS if len(squares) > SMALL_FLEET_CARDS else SMALL_MAP_COLUMNS
     scale = MAP_COLUMNS / columns
     placed = lay_out(squares, columns, label_height=LABEL_HEIGHT / scale)
-    return graph(card_map_figure(placed, square_px=SQUARE_PX * scale), id=graph_id, name=name)
+    return drawn(card_map_drawing(placed, square_px=SQUARE_PX * scale), id=graph_id, name=name)
 
 
 def _interval_words(plan: Plan) -> str:

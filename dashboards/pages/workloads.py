@@ -27,6 +27,7 @@ from dashboards.pages.frame import (
     scrolled,
     shown,
     table,
+    text_column,
 )
 from dashboards.queries import PlanEntry, Views
 from dashboards.view_models.grid_rows import GridRows, Places
@@ -74,15 +75,15 @@ def register(app: Dash, views: Views) -> None:
 
     @app.callback(
         Output("address", "href", allow_duplicate=True),
-        Input("workloads-grid", "cellClicked"),
+        Input("workloads-chosen", "data"),
         State("address", "pathname"),
         State("address", "search"),
         prevent_initial_call=True,
     )
-    def _choose(cell: dict[str, Any] | None, path: str, search: str) -> Any:
-        if not cell or not isinstance(cell.get("rowId"), str):
+    def _choose(row: dict[str, Any] | None, path: str, search: str) -> Any:
+        if not row or not isinstance(row.get("key"), str):
             return no_update
-        return read_address(path, search).href("/workloads", w=cell["rowId"], team=None)
+        return read_address(path, search).href("/workloads", w=row["key"], team=None)
 
     register_rows(app, "workloads", FILE_COLUMNS, lambda address: _asked(views, address))
 
@@ -108,23 +109,24 @@ def _all(address: Address, profiles: Profiles) -> Any:
     numbers = [figure_number(format_count(counts.total()), what)]
     held = [state for state in WorkloadState if counts[state]]
     numbers += [figure_number(format_count(counts[state]), workload_state_words(state)) for state in held]
-    columns: list[dict[str, Any]] = [
-        {"field": "workload", "headerName": say("term.workload"), "minWidth": 280},
-        {"field": "class", "headerName": say("workloads.class"), "minWidth": 100},
-        {"field": "state", "headerName": say("tenants.state"), "minWidth": 100},
-        number_column("cards", say("health.cards"), ",d", maxWidth=90),
-        number_column("pods", say("plan.pods"), ",d", maxWidth=90),
-        number_column("compute_p95", say("fleet.compute_p95_short"), ".0%", maxWidth=100),
-        number_column("framebuffer_granted_gib", say("workloads.granted_gib"), ".1f", minWidth=90, maxWidth=120),
-        number_column("framebuffer_need_gib", say("workloads.needed_gib"), ".1f", minWidth=90, maxWidth=120),
-        {"field": "idle_since", "headerName": say("fleet.idle_since_utc"), "minWidth": 140},
-        number_column("off_peak_hours", say("workloads.off_peak_h"), ",d", minWidth=100, maxWidth=110),
-        number_column("coverage_ratio", say("health.coverage"), ".0%", minWidth=105, maxWidth=115),
-        number_column("confidence", say("plan.confidence"), ".0%", minWidth=115, maxWidth=125),
+    columns = [
+        text_column("workload", say("term.workload"), 280),
+        text_column("class", say("workloads.class"), 100),
+        text_column("state", say("tenants.state"), 100),
+        number_column("cards", say("health.cards"), 0, 90),
+        number_column("pods", say("plan.pods"), 0, 90),
+        number_column("compute_p95", say("fleet.compute_p95_short"), 0, 100, is_ratio=True),
+        number_column("framebuffer_granted_gib", say("workloads.granted_gib"), 1, 120, min_px=90),
+        number_column("framebuffer_need_gib", say("workloads.needed_gib"), 1, 120, min_px=90),
+        text_column("idle_since", say("fleet.idle_since_utc"), 140),
+        number_column("off_peak_hours", say("workloads.off_peak_h"), 0, 110, min_px=100),
+        number_column("coverage_ratio", say("health.coverage"), 0, 115, min_px=105, is_ratio=True),
+        number_column("confidence", say("plan.confidence"), 0, 125, min_px=115, is_ratio=True),
     ]
     title = say("workloads.heading_of_team", team=team) if team else say("page.workloads")
     all_teams = dcc.Link(say("workloads.all_teams"), href=address.href(team=None)) if team else None
-    rows = grid("workloads-grid", columns, row_key="workload", height_px=680)
+    of = [(key, address.get(key)) for key in ("cluster", "team")]
+    rows = grid("workloads", title, columns, row_key="workload", height_px=680, of=of)
     listed = card(title, rows, note=[all_teams, *downloads("workloads")])
     return page("workloads", say("page.workloads"), div("headline small", *numbers), listed)
 

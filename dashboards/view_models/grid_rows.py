@@ -1,16 +1,18 @@
 """Rows of a large table of which the browser holds a screenful: sorted, filtered and cut into pages on the server.
 
 A table is columns of what the fleet already holds; a column becomes an array when somebody first sorts or filters by
-it, and a row becomes a dict when it is shown. Requests are those of ag-grid's infinite row model
-(ag-grid.com/javascript-data-grid/infinite-scrolling, filter models as on its pages of the text and the number filter).
-They come from a browser: what they name is looked up, compared and bounded, never run. Pure; called by `pages.fleet`
-and `pages.workloads`, which say whose rows these are.
+it, and a row becomes a dict when it is shown. A request names the first row and how many (`first`, `count`), what
+stands in the field of each filtered column (`filters`: field to text), and by what to sort (`sorts`: pairs of a field
+and `asc` or `desc`, the weightiest first). Of a column of texts a filter is a part of the text, or `=` and all of it,
+whatever the case; of numbers it is `5`, `>5`, `>=5`, `<5`, `<=5`, or `2..4` with both ends. A number is as exact as
+it is written: `5` is what rounds to 5. Requests come from a browser: what they name is looked up, compared and
+bounded, never run. Pure; called by `pages.fleet` and `pages.workloads`, which say whose rows these are.
 """
 
 from __future__ import annotations
 
 import math
-import sys
+import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Generic, TypeVar
@@ -19,6 +21,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fleet.errors import Refused
+from fleet.sentences import sentence
 
 Item = TypeVar("Item")
 Row = dict[str, Any]
@@ -27,8 +30,11 @@ Places = NDArray[np.int64]
 
 PAGE_ROWS_MAX = 500
 """Rows of one answer."""
-_CONDITIONS_MAX = 4
+_SORTS_MAX = 4
 _TEXT_LENGTH_MAX = 512
+_DIGITS = r"-?\d{1,15}(?:\.\d{1,15})?"
+_COMPARED = re.compile(rf"(>=|<=|>|<|=)? *({_DIGITS})", re.ASCII)
+_BETWEEN = re.compile(rf"({_DIGITS}) *\.\. *({_DIGITS})", re.ASCII)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -38,11 +44,13 @@ class GridColumn(Generic[Item]):
     Attributes:
         field: its name in rows and requests.
         value: its value of one item: text, a number, or None where nothing was collected.
+        is_ratio: a number of 0-1 that is shown, and filtered, in percent.
     """
 
     field: str
     value: Callable[[Item], str | float | None]
     is_number: bool = False
+    is_ratio: bool = False
 
 
 class GridRows(Generic[Item]):
@@ -63,42 +71,40 @@ class GridRows(Generic[Item]):
         return len(self._items)
 
     def page(self, request: object, *, among: Places | None = None) -> Row:
-        """One page as the grid takes it: `rowData`, and `rowCount` of all that pass the filter.
+        """One page: `rows`, and `count` of all that pass the filters.
 
         Args:
-            request: `startRow`, `endRow`, `filterModel`, `sortModel`.
+            request: what was asked, as above; what is absent is not asked.
             among: rows that are meant at all, in order; None for all.
 
         Raises:
             Refused: it is no request of this table.
         """
         asked = request if isinstance(request, Mapping) else {}
-        start, end = _whole(asked.get("startRow", 0)), _whole(asked.get("endRow", PAGE_ROWS_MAX))
+        first, count = _whole(asked.get("first", 0)), _whole(asked.get("count", PAGE_ROWS_MAX))
         chosen = self.chosen(asked, among=among)
-        return {
-            "rowData": [self.row(int(place)) for place in chosen[start : min(end, start + PAGE_ROWS_MAX)]],
-            "rowCount": len(chosen),
-        }
+        shown = chosen[first : first + min(count, PAGE_ROWS_MAX)]
+        return {"rows": [self.row(int(place)) for place in shown], "count": len(chosen)}
 
     def chosen(self, request: object, *, among: Places | None = None) -> Places:
-        """All rows that pass a request's filter, sorted as it says.
+        """All rows that pass a request's filters, sorted as it says.
 
         Raises:
             Refused: it is no request of this table.
         """
         asked = request if isinstance(request, Mapping) else {}
         places = np.arange(len(self._items)) if among is None else among
-        model = asked.get("filterModel") or {}
-        if not isinstance(model, Mapping) or len(model) > len(self._columns):
-            raise Refused(f"cannot filter: {str(model)[:80]} is no filter of this table")
-        for field, condition in model.items():
-            places = places[self._passes(self._column(field), condition)[places]]
-        for entry in reversed(_sorts(asked.get("sortModel"))):
-            column = self._column(entry.get("colId"))
-            values = self._number(column) if column.is_number else self._rank(column)
+        filters = asked.get("filters") or {}
+        if not isinstance(filters, Mapping) or len(filters) > len(self._columns):
+            raise Refused(f"cannot filter: {str(filters)[:80]} is no filter of this table")
+        for field, text in filters.items():
+            places = places[self._passes(self._column(field), text)[places]]
+        for field, way in reversed(_sorts(asked.get("sorts"))):
+            column = self._column(field)
+            values = self._number(column) if _is_number(column) else self._rank(column)
             found = values[places]
             # What was not collected comes last whichever way.
-            keys = np.where(np.isnan(found), np.inf, -found if entry.get("sort") == "desc" else found)
+            keys = np.where(np.isnan(found), np.inf, -found if way == "desc" else found)
             places = places[np.argsort(keys, kind="stable")]
         return places
 
@@ -145,73 +151,45 @@ class GridRows(Generic[Item]):
             self._ranks[column.field] = kept
         return kept
 
-    def _passes(self, column: GridColumn[Item], model: object) -> NDArray[np.bool_]:
-        """Which rows of the whole table pass one column's filter."""
-        if not isinstance(model, Mapping):
-            raise Refused(f"cannot filter {column.field}: {str(model)[:80]!r} is no filter")
-        conditions = model.get("conditions")
-        if conditions is None:
-            return self._holds(column, model)
-        if not isinstance(conditions, list) or not 0 < len(conditions) <= _CONDITIONS_MAX:
-            raise Refused(f"cannot filter {column.field}: expected 1 to {_CONDITIONS_MAX} conditions")
-        if not all(isinstance(condition, Mapping) and "conditions" not in condition for condition in conditions):
-            raise Refused(f"cannot filter {column.field}: a condition is none, or holds further ones")
-        found = [self._holds(column, condition) for condition in conditions]
-        join = np.logical_or if model.get("operator") == "OR" else np.logical_and
-        return np.asarray(join.reduce(found), np.bool_)
-
-    def _holds(self, column: GridColumn[Item], condition: Mapping[str, Any]) -> NDArray[np.bool_]:
-        kind = condition.get("type")
-        if column.is_number:
-            return _number_holds(column.field, self._number(column), kind, condition)
-        wanted = condition.get("filter")
-        if kind not in ("blank", "notBlank") and not (isinstance(wanted, str) and len(wanted) <= _TEXT_LENGTH_MAX):
+    def _passes(self, column: GridColumn[Item], text: object) -> NDArray[np.bool_]:
+        """Which rows of the whole table pass what stands in one column's field."""
+        if not isinstance(text, str) or len(text) > _TEXT_LENGTH_MAX:
             raise Refused(f"cannot filter {column.field}: expected a text of at most {_TEXT_LENGTH_MAX} characters")
-        test = _TEXT_TESTS.get(kind) if isinstance(kind, str) else None
-        if test is None:
-            raise Refused(f"cannot filter {column.field} by {str(kind)[:40]!r}: not known")
-        word = str(wanted).strip().lower()
-        return np.array([test(text or "", word) for text in self._text(column)], np.bool_)
+        word = text.strip().lower()
+        if _is_number(column):
+            return _number_passes(self._number(column) * (100 if column.is_ratio else 1), word.replace("%", "").strip())
+        if word.startswith("=") and len(word) > 1:
+            return np.array([one == word[1:] for one in self._text(column)], np.bool_)
+        return np.array([word in (one or "") for one in self._text(column)], np.bool_)
 
 
-_TEXT_TESTS: Mapping[str, Callable[[str, str], bool]] = {
-    "contains": lambda text, word: word in text,
-    "notContains": lambda text, word: word not in text,
-    "equals": lambda text, word: text == word,
-    "notEqual": lambda text, word: text != word,
-    "startsWith": lambda text, word: text.startswith(word),
-    "endsWith": lambda text, word: text.endswith(word),
-    "blank": lambda text, _: not text,
-    "notBlank": lambda text, _: bool(text),
+def _is_number(column: GridColumn[Any]) -> bool:
+    return column.is_number or column.is_ratio
+
+
+def _number_passes(values: NDArray[np.float64], word: str) -> NDArray[np.bool_]:
+    """Which numbers pass a comparison, a span, or are what is written; what was not collected passes none."""
+    if not word:
+        return np.ones(len(values), np.bool_)
+    between = _BETWEEN.fullmatch(word)
+    if between is not None:
+        return np.asarray((values >= float(between[1])) & (values <= float(between[2])))
+    compared = _COMPARED.fullmatch(word)
+    if compared is None:
+        raise Refused(sentence("grid.no_number", text=word[:40]))
+    sign, wanted = compared[1], float(compared[2])
+    if sign in (None, "="):
+        decimals = len(compared[2].partition(".")[2])
+        return np.asarray(np.abs(values - wanted) <= 0.5 * 10.0**-decimals)
+    return np.asarray(_COMPARISONS[sign](values, wanted))
+
+
+_COMPARISONS: Mapping[str, Callable[[NDArray[np.float64], float], NDArray[np.bool_]]] = {
+    ">": np.greater,
+    ">=": np.greater_equal,
+    "<": np.less,
+    "<=": np.less_equal,
 }
-_NUMBER_TESTS: Mapping[str, Callable[[NDArray[np.float64], float], NDArray[np.bool_]]] = {
-    "equals": lambda values, wanted: values == wanted,
-    "notEqual": lambda values, wanted: (values != wanted) & ~np.isnan(values),
-    "lessThan": lambda values, wanted: values < wanted,
-    "lessThanOrEqual": lambda values, wanted: values <= wanted,
-    "greaterThan": lambda values, wanted: values > wanted,
-    "greaterThanOrEqual": lambda values, wanted: values >= wanted,
-}
-
-
-def _number_holds(
-    field: str, values: NDArray[np.float64], kind: object, condition: Mapping[str, Any]
-) -> NDArray[np.bool_]:
-    if kind in ("blank", "notBlank"):
-        return np.isnan(values) if kind == "blank" else ~np.isnan(values)
-    wanted = _real(field, condition.get("filter"))
-    if kind == "inRange":
-        return np.asarray((values > wanted) & (values < _real(field, condition.get("filterTo"))))
-    test = _NUMBER_TESTS.get(kind) if isinstance(kind, str) else None
-    if test is None:
-        raise Refused(f"cannot filter {field} by {str(kind)[:40]!r}: not known")
-    return test(values, wanted)
-
-
-def _real(field: str, value: object) -> float:
-    if isinstance(value, bool) or not isinstance(value, int | float) or not abs(value) <= sys.float_info.max:
-        raise Refused(f"cannot filter {field}: expected a number, got {str(value)[:40]!r}")
-    return float(value)
 
 
 def _whole(value: object) -> int:
@@ -220,10 +198,10 @@ def _whole(value: object) -> int:
     return value
 
 
-def _sorts(model: object) -> list[Mapping[str, Any]]:
-    entries = model or []
-    if not isinstance(entries, list) or len(entries) > _CONDITIONS_MAX:
-        raise Refused(f"cannot sort: expected at most {_CONDITIONS_MAX} columns")
-    if not all(isinstance(entry, Mapping) for entry in entries):
-        raise Refused("cannot sort: an entry names no column")
-    return entries
+def _sorts(asked: object) -> list[tuple[object, object]]:
+    entries = asked or []
+    if not isinstance(entries, list) or len(entries) > _SORTS_MAX:
+        raise Refused(f"cannot sort: expected at most {_SORTS_MAX} columns")
+    if not all(isinstance(entry, list) and len(entry) == 2 for entry in entries):
+        raise Refused("cannot sort: an entry is no pair of a column and a direction")
+    return [(field, way) for field, way in entries]

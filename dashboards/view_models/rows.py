@@ -108,13 +108,13 @@ def card_table(profiles: Profiles, prices: Prices) -> GridRows[CardProfile]:
             GridColumn(field="state", value=lambda card: card.state.value),
             GridColumn(field="state_word", value=lambda card: say_code("state", card.state)),
             GridColumn(field="letter", value=lambda card: STATE_LETTERS[card.state]),
-            GridColumn(field="compute_p95", value=lambda card: card.compute_p95, is_number=True),
+            GridColumn(field="compute_p95", value=lambda card: card.compute_p95, is_ratio=True),
             GridColumn(field="held_gib", value=lambda card: _gib(card.framebuffer_used_max), is_number=True),
             GridColumn(field="framebuffer_gib", value=lambda card: card.framebuffer_bytes / GIB, is_number=True),
             GridColumn(field="idle_since", value=lambda card: _day(card.idle_since)),
             GridColumn(field="owner", value=_owners),
             GridColumn(field="workload", value=lambda card: ", ".join(card.workloads) or None),
-            GridColumn(field="coverage_ratio", value=lambda card: card.coverage_ratio, is_number=True),
+            GridColumn(field="coverage_ratio", value=lambda card: card.coverage_ratio, is_ratio=True),
             GridColumn(field="price_per_week", value=lambda card: week[card.card], is_number=True),
         ),
     )
@@ -131,7 +131,7 @@ def workload_table(profiles: Profiles) -> GridRows[Profile]:
             GridColumn(field="state", value=lambda profile: workload_state_words(profile.state)),
             GridColumn(field="cards", value=lambda profile: len(profile.cards), is_number=True),
             GridColumn(field="pods", value=lambda profile: len(profile.pods), is_number=True),
-            GridColumn(field="compute_p95", value=lambda profile: profile.compute.p95, is_number=True),
+            GridColumn(field="compute_p95", value=lambda profile: profile.compute.p95, is_ratio=True),
             GridColumn(
                 field="framebuffer_granted_gib", value=lambda profile: profile.framebuffer.granted / GIB, is_number=True
             ),
@@ -140,8 +140,8 @@ def workload_table(profiles: Profiles) -> GridRows[Profile]:
             ),
             GridColumn(field="idle_since", value=lambda profile: _day(profile.idle_since)),
             GridColumn(field="off_peak_hours", value=lambda profile: len(profile.off_peak_hours), is_number=True),
-            GridColumn(field="coverage_ratio", value=lambda profile: profile.coverage_ratio, is_number=True),
-            GridColumn(field="confidence", value=lambda profile: profile.confidence, is_number=True),
+            GridColumn(field="coverage_ratio", value=lambda profile: profile.coverage_ratio, is_ratio=True),
+            GridColumn(field="confidence", value=lambda profile: profile.confidence, is_ratio=True),
         ),
     )
 

@@ -75,9 +75,7 @@ program() {
         -o -path '*/pyarrow/include' -o -path '*/numba/tests' \) -exec rm -rf {} +
     rm -f "$site"/pyarrow/*flight*.so* "$site"/numba/np/ufunc/omppool*.so \
         "$site"/numba/np/ufunc/tbbpool*.so
-    # AG Grid's enterprise part is under a licence of its maker, is not used, and so is not shipped; the wheel's list of
-    # files names it. Maps of browser code serve its own authors.
-    : > "$site/dash_ag_grid/async-enterprise.js"
+    # Maps of browser code serve its own authors.
     find "$site" -name '*.js.map' -delete
     strip --strip-unneeded "$site/llvmlite/binding/libllvmlite.so" "$site"/typst/_typst*.so
     python3 -W ignore -m compileall -q --invalidation-mode unchecked-hash "$site"

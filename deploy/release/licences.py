@@ -45,8 +45,6 @@ of `deploy/release/licences.toml`, and where this page is out of date. The texts
 package's `dist-info`, and together in the file of licences that is published with a release."""
 _FONT = """`dashboards/report/fonts` holds a part of the font Noto Sans CJK SC 2.004 (OFL-1.1, its text beside it), \
 which the PDF of the report embeds. It was made by `deploy/release/subset_font.py`."""
-_LEFT_OUT = """Left out of the image: the enterprise part of AG Grid, which the wheel of dash-ag-grid carries under a \
-licence of its maker and gputide does not use."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -185,7 +183,7 @@ def page(packages: tuple[LicensedPackage, ...], rules: LicenceRules) -> str:
         lines.append(f"| {one.package.name} | {', '.join(one.package.versions)} | {one.licence} | {brought} |")
     lines += ["", "Copyleft, allowed for these packages alone:", ""]
     lines += [f"- {name}, {licence}: {why}." for name, (licence, why) in sorted(rules.exceptions.items())]
-    lines += ["", _FONT, "", _LEFT_OUT]
+    lines += ["", _FONT]
     return "\n".join(lines) + "\n"
 
 

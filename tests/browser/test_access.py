@@ -107,7 +107,7 @@ def test_reader_of_one_team_sees_it_alone_and_buttons_say_why_they_are_shut(visi
     visitor.get_by_role("link", name="Savings", exact=True).click()
     expect(visitor.get_by_role("alert")).to_contain_text("This is not for you to see")
     visitor.goto(house.at("/plan"))
-    expect(visitor.locator("#after .main-svg").first).to_be_visible()
+    expect(visitor.locator("#after path").first).to_be_visible()
     others = {
         profile.workload.split("/", 2)[2]
         for profile in house.views.fleet.profiles(CLUSTER).workloads

@@ -217,10 +217,10 @@ def test_every_page_of_the_demo_draws(page: "Page", address: str, demo: Path) ->
     from playwright.sync_api import expect  # noqa: PLC0415
 
     page.goto(address)
-    expect(page.locator("#card-map .main-svg").first).to_be_visible()
+    expect(page.locator("#card-map path").first).to_be_visible()
     expect(page.locator("#page")).to_contain_text(re.compile(r"160\s*cards"))
     page.get_by_role("link", name="Workloads", exact=True).click()
-    expect(page.locator("#workloads-grid .ag-row").first).to_be_visible()
+    expect(page.locator("#workloads-grid .grid-row").first).to_be_visible()
     page.get_by_role("link", name="Savings", exact=True).click()
     (outcome,) = read_outcomes(open_data_folder(demo, create=False))
     expect(page.locator("#funnel .realised b")).to_have_text(str(outcome.realised_cards_freed))

@@ -38,18 +38,18 @@ def test_every_page_draws_without_fault(page: "Page", running: tuple[str, Embedd
 
     address, _ = running
     page.goto(address)
-    expect(page.locator("#card-map .main-svg").first).to_be_visible()
-    expect(page.locator("#cards-grid .ag-row").first).to_be_visible()
+    expect(page.locator("#card-map path").first).to_be_visible()
+    expect(page.locator("#cards-grid .grid-row").first).to_be_visible()
     page.get_by_role("link", name="Workloads", exact=True).click()
-    expect(page.locator("#workloads-grid .ag-row").first).to_be_visible()
+    expect(page.locator("#workloads-grid .grid-row").first).to_be_visible()
     page.get_by_role("link", name="Plan", exact=True).click()
-    expect(page.locator("#after .main-svg").first).to_be_visible()
+    expect(page.locator("#after path").first).to_be_visible()
     page.get_by_role("link", name="Savings", exact=True).click()
     expect(page.locator("#funnel")).to_contain_text("realised")
     page.get_by_role("link", name="Plan", exact=True).first.click()
     expect(page.locator(".stage").first).to_be_visible()
     page.get_by_role("link", name="Workloads", exact=True).click()
-    expect(page.locator("#workloads-grid .ag-row").first).to_be_visible()
+    expect(page.locator("#workloads-grid .grid-row").first).to_be_visible()
 
 
 def test_click_on_a_square_opens_its_card_and_the_address_remembers_it(
@@ -59,8 +59,8 @@ def test_click_on_a_square_opens_its_card_and_the_address_remembers_it(
 
     address, _ = running
     page.goto(address)
-    expect(page.locator("#card-map .main-svg").first).to_be_visible()
-    box = page.locator("#card-map .nsewdrag").bounding_box()
+    expect(page.locator("#card-map path").first).to_be_visible()
+    box = page.locator("#card-map svg").bounding_box()
     assert box is not None
     page.mouse.click(box["x"] + 6, box["y"] + 1.5 * 12.6 + 6)
     uuid = page.locator("#side .uuid")
@@ -78,7 +78,7 @@ def test_state_bar_filters_the_table(page: "Page", running: tuple[str, EmbeddedC
     page.goto(address)
     page.locator("#state-bar .untrusted").click()
     expect(page.locator("#cards-filter")).to_contain_text("untrusted")
-    states = page.locator("#cards-grid .ag-row [col-id=state_word]")
+    states = page.locator("#cards-grid .grid-row [data-col=state_word]")
     expect(states.first).to_have_text("untrusted")
     assert set(states.all_inner_texts()) == {"untrusted"}
 
@@ -88,7 +88,7 @@ def test_slash_searches_and_enter_opens_a_workload(page: "Page", running: tuple[
 
     address, _ = running
     page.goto(address)
-    expect(page.locator("#card-map .main-svg").first).to_be_visible()
+    expect(page.locator("#card-map path").first).to_be_visible()
     page.keyboard.press("/")
     page.keyboard.type("calc")
     expect(page.locator("#search-results .hit").first).to_contain_text(HOSTILE)
@@ -252,3 +252,64 @@ def test_cost_is_cut_by_a_click_and_by_a_drag_and_the_address_says_so(
     expect(rows.last.locator("td").nth(7)).not_to_have_text(whole)
     page.get_by_text("show the whole range").click()
     expect(rows.last.locator("td").nth(7)).to_have_text(whole)
+
+
+def test_first_page_loads_no_charting_library_and_its_map_is_read_by_keyboard(
+    page: "Page", running: tuple[str, EmbeddedCluster]
+) -> None:
+    from playwright.sync_api import expect  # noqa: PLC0415
+
+    address, _ = running
+    asked: list[str] = []
+    page.on("request", lambda request: asked.append(request.url))
+    page.goto(address)
+    stand, tip = page.locator("#card-map .drawn-stand"), page.locator("#card-map .drawn-tip")
+    expect(page.locator("#card-map .cross")).to_have_count(1)
+    expect(page.locator("#cards-grid .grid-row").first).to_be_visible()
+    stand.focus()
+    expect(tip).to_contain_text("GPU-")
+    first = tip.inner_text()
+    page.keyboard.press("ArrowRight")
+    expect(tip).not_to_have_text(first)
+    page.keyboard.press("ArrowDown")
+    page.keyboard.press("ArrowUp")
+    page.keyboard.press("ArrowLeft")
+    expect(tip).to_have_text(first)
+    page.keyboard.press("Enter")
+    expect(page.locator("#side .uuid")).to_have_text(first.splitlines()[0])
+    hours = page.locator("#over-time")
+    hours.locator(".drawn-stand").focus()
+    page.keyboard.press("End")
+    expect(hours.locator(".drawn-tip")).to_contain_text("23:00")
+    assert not [url for url in asked if "plotly" in url.lower() or "async-graph" in url]
+
+
+def test_table_is_moved_in_by_keyboard_and_filtered_by_a_comparison(
+    page: "Page", running: tuple[str, EmbeddedCluster]
+) -> None:
+    from playwright.sync_api import expect  # noqa: PLC0415
+
+    address, _ = running
+    page.goto(address)
+    grid = page.locator("#cards-grid")
+    grid.locator("[data-row='0'] [data-col=node]").focus()
+    page.keyboard.press("Control+End")
+    last = grid.locator(".grid-row").last.locator("[data-col=price_per_week]")
+    expect(last).to_be_focused()
+    expect(last).not_to_be_empty()
+    page.keyboard.press("Control+Home")
+    expect(grid.locator("[data-row='0'] [data-col=node]")).to_be_focused()
+    page.keyboard.press("ArrowUp")
+    page.keyboard.type("a10-")
+    expect(grid.locator(".grid-said")).to_have_text("576 rows")
+    page.keyboard.press("ArrowUp")
+    page.keyboard.press("Enter")
+    expect(grid.locator("[aria-sort=ascending]")).to_have_text("node")
+    loads = grid.get_by_label("filter: compute p95")
+    loads.fill(">90")
+    expect(grid.locator(".grid-said")).not_to_have_text("576 rows")
+    shown = [int(text.rstrip("%")) for text in grid.locator(".grid-row [data-col=compute_p95]").all_inner_texts()]
+    assert shown
+    assert min(shown) >= 90
+    loads.fill("much")
+    expect(grid.locator(".grid-said")).to_contain_text("Not a filter for numbers: much")

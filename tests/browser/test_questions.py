@@ -59,11 +59,11 @@ def test_which_cards_stand_idle_whose_since_when_and_what_they_cost(asker: Asker
     from playwright.sync_api import expect  # noqa: PLC0415
 
     asker.click(asker.page.locator("#state-bar .idle-held"))
-    row = asker.page.locator("#cards-grid .ag-center-cols-container .ag-row").first
-    expect(row.locator("[col-id=state_word]")).to_have_text("idle, held")
-    expect(row.locator("[col-id=owner]")).to_have_text(re.compile("^team-"))
-    expect(row.locator("[col-id=idle_since]")).to_have_text(re.compile(r"^2026-01-\d\d \d\d:\d\d$"))
-    expect(row.locator("[col-id=price_per_week]")).to_have_text(re.compile(r"^[\d,]+$"))
+    row = asker.page.locator("#cards-grid .grid-row").first
+    expect(row.locator("[data-col=state_word]")).to_have_text("idle, held")
+    expect(row.locator("[data-col=owner]")).to_have_text(re.compile("^team-"))
+    expect(row.locator("[data-col=idle_since]")).to_have_text(re.compile(r"^2026-01-\d\d \d\d:\d\d$"))
+    expect(row.locator("[data-col=price_per_week]")).to_have_text(re.compile(r"^[\d,]+$"))
     assert asker.clicks == 1
 
 
@@ -71,10 +71,10 @@ def test_who_shares_this_card_and_who_would_suffer(asker: Asker) -> None:
     from playwright.sync_api import expect  # noqa: PLC0415
 
     asker.click(asker.page.locator("#state-bar .busy"))
-    rows = asker.page.locator("#cards-grid .ag-center-cols-container .ag-row")
-    expect(rows.first.locator("[col-id=state_word]")).to_have_text("busy")
+    rows = asker.page.locator("#cards-grid .grid-row")
+    expect(rows.first.locator("[data-col=state_word]")).to_have_text("busy")
     asker.page.wait_for_load_state("networkidle")
-    asker.click(rows.first.locator("[col-id=card]"))
+    asker.click(rows.first.locator("[data-col=card]"))
     side = asker.page.locator("#side")
     expect(side.locator(".uuid")).to_contain_text("GPU-")
     expect(side.locator(".holders a").first).to_contain_text("team-")

@@ -47,7 +47,7 @@ _TEXTS = """() => {
     if (node.parentElement && !node.parentElement.closest(muted)) { found.push(node.textContent); }
   }
   document.querySelectorAll("[title], [aria-label], [placeholder]").forEach((part) => {
-    if (part.closest("[lang=en], .ag-root-wrapper")) { return; }
+    if (part.closest("[lang=en]")) { return; }
     ["title", "aria-label", "placeholder"].forEach((name) => found.push(part.getAttribute(name) || ""));
   });
   return found;
@@ -197,7 +197,7 @@ def test_the_choice_of_a_language_is_kept_and_its_link_is_on_every_page(page: Pa
     page.get_by_role("link", name="English").click()
     expect(page.locator("h1")).to_contain_text("Plan")
     opened(page, house.at("/?lang=en"))
-    page.locator("#cards-grid .ag-row [col-id=node]").first.click()
+    page.locator("#cards-grid .grid-row [data-col=node]").first.click()
     expect(page.locator("#side .uuid")).to_contain_text("GPU-")
     page.get_by_role("link", name="中文").click()
     expect(page.locator("#side .uuid")).to_contain_text("GPU-")
@@ -229,12 +229,12 @@ def test_keyboard_skips_to_the_page_opens_a_menu_and_a_card(page: Page, house: H
     expect(page.locator("#cluster .drop a").first).to_be_hidden()
     expect(page.locator("#cluster summary")).to_be_focused()
     assert page.evaluate("getComputedStyle(document.activeElement).outlineStyle") != "none"
-    page.locator("#cards-grid .ag-row [col-id=card]").first.focus()
+    page.locator("#cards-grid .grid-row [data-col=card]").first.focus()
     page.keyboard.press("Enter")
     expect(page.locator("#side .uuid")).to_contain_text("GPU-")
-    page.locator("#cards-grid .ag-row [col-id=node]").first.focus()
+    page.locator("#cards-grid .grid-row [data-col=node]").first.focus()
     page.keyboard.press("Tab")
-    assert page.evaluate("document.activeElement.closest('.ag-row')") is None
+    assert page.evaluate("document.activeElement.closest('.grid-row')") is None
 
 
 def test_tables_and_figures_are_taken_along_as_files(page: Page, house: House) -> None:

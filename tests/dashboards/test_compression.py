@@ -64,8 +64,9 @@ def test_what_carries_the_token_of_a_page_is_never_packed(client: FlaskClient) -
 
 def test_file_of_the_release_is_packed_under_every_name_it_is_asked_by(client: FlaskClient) -> None:
     text = ask(client, "/", HOST).get_data(as_text=True)
-    path = next(part for part in text.split('"') if part.startswith("/_dash-component-suites/") and "renderer" in part)
-    first, second = ask(client, path, PACKED), ask(client, path + "?again", PACKED)
-    assert first.headers["Content-Encoding"] == "gzip"
-    assert first.data == second.data
-    assert gzip.decompress(first.data) == ask(client, path, HOST).data
+    paths = [part for part in text.split('"') if part.startswith("/_dash-component-suites/") and "renderer" in part]
+    for path in (paths[0], "/assets/pages.css"):
+        first, second = ask(client, path, PACKED), ask(client, path + "?again", PACKED)
+        assert first.headers["Content-Encoding"] == "gzip"
+        assert first.data == second.data
+        assert gzip.decompress(first.data) == ask(client, path, HOST).data

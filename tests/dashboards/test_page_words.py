@@ -20,7 +20,7 @@ from fleet.decisions import Need, RiskLevel
 from fleet.inventory import Priority
 from fleet.outcomes import ChangePhase
 from fleet.profiles import CardState, HourMeasure, WorkloadClass, WorkloadState
-from fleet.words import Language, Words
+from fleet.words import Language
 from recommender.naive import HOUR_PROFILE, SUM_OF_MAXIMA
 from tests.dashboards.embedded import NOW
 
@@ -60,12 +60,6 @@ def test_every_code_of_a_closed_list_has_its_words(group: str, codes: Iterable[s
 def test_text_that_was_recorded_in_english_is_said_in_the_readers_language(text: str) -> None:
     assert re.search("[\u4e00-\u9fff]", str(shown(text)))
     assert shown("something new").lang == "en"
-
-
-def test_grid_has_a_chinese_text_for_what_it_tells_a_screen_reader() -> None:
-    told = Words(language=Language.ZH).group("grid")
-    assert told["ariaSortableColumn"] == "按 ENTER 排序"
-    assert all(re.search(r"[\u4e00-\u9fff/]", said) for said in told.values())
 
 
 @pytest.mark.usefixtures("chinese")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import subprocess
 import sys
 
-EXTRAS = ("aiohttp", "authlib", "dash", "dash_ag_grid", "fastjsonschema", "flask", "h2", "kafka", "mcp",
+EXTRAS = ("aiohttp", "authlib", "dash", "fastjsonschema", "flask", "h2", "kafka", "mcp",
           "opentelemetry", "pg8000", "plotly", "pyhive", "pyiceberg", "pynvml", "requests", "sqlalchemy",
           "typst")  # fmt: skip
 WITHOUT = f"import sys; sys.modules.update(dict.fromkeys({EXTRAS!r}))"
