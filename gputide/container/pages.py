@@ -17,6 +17,7 @@ from dashboards.stored.money import StoredMoney
 from dashboards.stored.node_modes import LiveNodeModes
 from dashboards.stored.plans import BackgroundRollouts, StoredPlans
 from dashboards.stored.workload_series import CELLS_MAX, DRAWN, DRAWN_PEAKS, WorkloadSeries
+from dashboards.view_models.card_history import CardHistory
 from enforcer.preview import StagePreview
 from enforcer.record.plan_cache import PlanCache
 from enforcer.rollout.progress import Progress
@@ -24,7 +25,9 @@ from enforcer.rollout.reconciler import Reconciler
 from fleet.data_folder import DataFolder
 from fleet.decisions import Plan
 from fleet.errors import GputideError
+from fleet.inventory import CardId, Grant
 from fleet.settings.dashboard import Access
+from fleet.settings.settings import Settings
 from gputide.container.bus import file_bus
 from gputide.container.cluster import check_own, own_cluster
 from gputide.container.cost import cost_period, period_unit_counts
@@ -35,6 +38,7 @@ from gputide.container.plans import chosen_stages, journal, open_plans, previewe
 from gputide.container.sources import asked_sources
 from gputide.container.warehouse import warehouse, warehouse_folder
 from gputide.session import Session
+from pipeline.warehouse.parquet_reads import ParquetReads
 
 
 def views_of(session: Session, *, is_patient: bool = True) -> Views:
@@ -45,15 +49,6 @@ def views_of(session: Session, *, is_patient: bool = True) -> Views:
     """
     folder, settings = session.folder(), session.settings
     plans = PlanCache(folder.plans, is_patient=is_patient)
-
-    def analyse(cluster: str) -> Analysed:
-        found = load_drawn(session, cluster, cells_max=CELLS_MAX, mean=DRAWN, peak=DRAWN_PEAKS)
-        return Analysed(
-            profiles=found.profiles,
-            nodes=found.history.inventory.nodes,
-            series=WorkloadSeries.of(found.history),
-            interval_seconds=float(found.source_seconds),
-        )
 
     source = partial(warehouse, folder, settings)
 
@@ -69,13 +64,11 @@ def views_of(session: Session, *, is_patient: bool = True) -> Views:
     fleet = WarehouseFleet(
         clusters=lambda: source().clusters(),
         version=lambda: _version(folder, session),
-        analyse=analyse,
+        analyse=partial(_analysed, session),
         now=session.now,
         newest=lambda cluster: newest_windows(source(), settings).get(cluster),
         events=lambda cluster, workload: change_events(journal(folder, cluster=cluster), workload),
-        of_card=lambda cluster, card, grants, hours: card_history(
-            source(), cluster, card, grants, hours=hours, until=newest_windows(source(), settings)[cluster]
-        ),
+        of_card=partial(_of_card, source, settings),
         is_patient=is_patient,
     )
     if not is_patient:
@@ -142,6 +135,29 @@ def _begin(fleet: WarehouseFleet, plans: PlanCache) -> None:
                 fleet.profiles(cluster)
 
     threading.Thread(target=begin, name="first analysis", daemon=True).start()
+
+
+def _analysed(session: Session, cluster: str) -> Analysed:
+    found = load_drawn(session, cluster, cells_max=CELLS_MAX, mean=DRAWN, peak=DRAWN_PEAKS)
+    return Analysed(
+        profiles=found.profiles,
+        nodes=found.history.inventory.nodes,
+        series=WorkloadSeries.of(found.history),
+        interval_seconds=float(found.source_seconds),
+    )
+
+
+def _of_card(
+    source: Callable[[], ParquetReads],
+    settings: Settings,
+    cluster: str,
+    card: CardId,
+    grants: tuple[Grant, ...],
+    hours: int | None,
+) -> CardHistory:
+    """A card up to the newest window that its cluster sent."""
+    until = newest_windows(source(), settings)[cluster]
+    return card_history(source(), cluster, card, grants, hours=hours, until=until)
 
 
 def _version(folder: DataFolder, session: Session) -> str:

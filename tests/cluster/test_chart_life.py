@@ -237,7 +237,7 @@ def left_over(api: Api) -> list[str]:
             except urllib.error.HTTPError:
                 continue
             found += [f"{kind['kind']}/{item['metadata']['name']}" for item in items]
-        kinds = re.compile(r"CustomResourceDefinition/gpu\w+\.gputide\.io")
+        kinds = re.compile(r"CustomResourceDefinition/(cluster)?gpu\w+\.gputide\.io")
         return sorted(name for name in found if not kinds.fullmatch(name))
 
     until(lambda: len(look()) <= 1, seconds_max=120.0, pause_seconds=0.5)

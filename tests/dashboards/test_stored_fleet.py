@@ -12,6 +12,7 @@ from structlog.testing import capture_logs
 import dashboards.stored.fleet as module
 from dashboards.stored.fleet import Analysed, WarehouseFleet
 from dashboards.stored.workload_series import STEPS_MAX, WorkloadSeries
+from dashboards.view_models.card_history import CardHistory
 from fleet.coarse_grid import coarse_grid
 from fleet.errors import Corrupt, NotEnoughData, Unavailable
 from fleet.schema import Measure
@@ -22,6 +23,9 @@ from tests.waiting import until
 PROFILES = make_profiles()
 HISTORY = second_fleet(1, 12, 2)
 SERIES = WorkloadSeries.of(HISTORY)
+CARD = CardHistory(
+    times=(), compute=(), framebuffer_used_bytes=(), power_watts=(), temperature_celsius=(), held=(),
+)  # fmt: skip
 
 
 class Warehouse:
@@ -44,7 +48,7 @@ class Warehouse:
     def view(self, *, is_patient: bool) -> WarehouseFleet:
         return WarehouseFleet(
             clusters=lambda: ("a", "b"), version=lambda: self.version, analyse=self.analyse, now=lambda: NOW,
-            newest=lambda _: NOW, events=lambda _cluster, _workload: (), is_patient=is_patient,
+            newest=lambda _: NOW, events=lambda _cluster, _workload: (), of_card=lambda *_: CARD, is_patient=is_patient,
         )  # fmt: skip
 
 
@@ -177,3 +181,22 @@ def test_use_of_the_last_day_is_that_of_its_steps(step_seconds: int) -> None:
         assert used == pytest.approx(np.nanmax(grid.mean[Measure.FRAMEBUFFER_USED][row, -steps:]))
     assert judged
     assert np.isnan(replace(SERIES, grid=replace(grid, steps=0)).lately(grants, 24)).all()
+
+
+def test_a_card_is_read_with_its_grants_and_no_card_is_read_that_is_not_there() -> None:
+    asked: list[tuple[object, ...]] = []
+
+    def read(*call: object) -> CardHistory:
+        asked.append(call)
+        return CARD
+
+    fleet = Warehouse()
+    view = WarehouseFleet(
+        clusters=lambda: ("a",), version=lambda: "1", analyse=fleet.analyse, now=lambda: NOW, newest=lambda _: NOW,
+        events=lambda _cluster, _workload: (), of_card=read,
+    )  # fmt: skip
+    card = PROFILES.cards[0].card
+    assert view.card_history("a", card, 24) is CARD
+    assert asked == [("a", card, SERIES.grants_of(card), 24)]
+    assert view.card_history("a", "GPU-of-nobody", 24) is None
+    assert len(asked) == 1
