@@ -80,6 +80,7 @@ NOT_FUZZED = {
     "dashboards/access/oidc.py:json": _ONE_PLACE,
     "dashboards/api/routes.py:_checked_body": _ONE_PLACE,
     "dashboards/grafana/shipped.py:_config_map": _SHIPPED,
+    "dashboards/pages/downloads.py:_rows": _ONE_PLACE,
     "enforcer/agent/hami_node_actions.py:_closed_by_us": _ONE_TRY,
     "enforcer/agent/held_regions.py:last_kernel_at": _REGIONS,
     "enforcer/agent/held_regions.py:tail": _REGIONS,

@@ -9,6 +9,7 @@ from typing import Any
 from dashboards.api.operations import STAGES_BODY, fits
 from dashboards.notify.sending import read_sent
 from dashboards.report.weeks import read_weeks
+from dashboards.view_models.grid_rows import GridColumn, GridRows
 from enforcer.admission import PREVIOUS_ANNOTATION
 from enforcer.agent.sleepers import _remembered as remembered_sleepers
 from enforcer.backends.node_config import with_entries
@@ -61,6 +62,24 @@ def _body(data: bytes) -> object:
     except (ValueError, RecursionError):
         return None
     return sorted(int(stage) for stage in content["stages"]) if fits(content, STAGES_BODY) else None
+
+
+_TABLE: GridRows[int] = GridRows(
+    range(5),
+    (
+        GridColumn(field="name", value=lambda item: None if item == 2 else f"row {item}"),
+        GridColumn(field="busy", value=lambda item: item / 4, is_number=True, is_ratio=True),
+    ),
+)
+
+
+def _rows_asked(data: bytes) -> object:
+    """What a page asks of a table."""
+    try:
+        content = json.loads(data)
+    except (ValueError, RecursionError):
+        content = None
+    return _TABLE.page(content)
 
 
 def _previous(data: bytes) -> object:
@@ -125,4 +144,6 @@ def kept_parsers() -> tuple[Parser, ...]:
         _of("sent-news", _in_folder("sent.json", lambda folder: read_sent(folder.path)), news),
         _of("week", _in_folder("weeks/2026-01-12.json", read_weeks), week),
         _of("stages-to-approve", _body, {"stages": [1, 2]}),
+        _of("rows-of-a-table", _rows_asked,
+            {"first": 0, "count": 3, "filters": {"name": "row", "busy": ">5"}, "sorts": [["busy", "desc"]]}),
     )  # fmt: skip
