@@ -96,7 +96,7 @@ class GridRows(Generic[Item]):
         places = np.arange(len(self._items)) if among is None else among
         filters = asked.get("filters") or {}
         if not isinstance(filters, Mapping) or len(filters) > len(self._columns):
-            raise Refused(f"cannot filter: {str(filters)[:80]} is no filter of this table")
+            raise Refused(f"cannot filter: {_line(filters)} is no filter of this table")
         for field, text in filters.items():
             places = places[self._passes(self._column(field), text)[places]]
         for field, way in reversed(_sorts(asked.get("sorts"))):
@@ -176,7 +176,7 @@ def _number_passes(values: NDArray[np.float64], word: str) -> NDArray[np.bool_]:
         return np.asarray((values >= float(between[1])) & (values <= float(between[2])))
     compared = _COMPARED.fullmatch(word)
     if compared is None:
-        raise Refused(sentence("grid.no_number", text=word[:40]))
+        raise Refused(sentence("grid.no_number", text=_line(word)))
     sign, wanted = compared[1], float(compared[2])
     if sign in (None, "="):
         decimals = len(compared[2].partition(".")[2])
@@ -190,6 +190,11 @@ _COMPARISONS: Mapping[str, Callable[[NDArray[np.float64], float], NDArray[np.boo
     "<": np.less,
     "<=": np.less_equal,
 }
+
+
+def _line(value: object) -> str:
+    """The beginning of what somebody sent, as one line that an answer can hold: without halves of surrogate pairs."""
+    return " ".join(str(value)[:40].encode("utf-8", "replace").decode().split())
 
 
 def _whole(value: object) -> int:

@@ -162,9 +162,14 @@ def _edits(text: str, node: Any, now: Any, wanted: Any) -> Iterator[Edit]:
     if type(now) is type(wanted) and now == wanted:
         return
     is_block = isinstance(node, yaml.CollectionNode) and not node.flow_style
-    if is_block and isinstance(now, dict) and isinstance(wanted, Mapping) and now.keys() & wanted.keys():
+    # Of a key that stands twice the node may be another than the value is of.
+    is_map, is_list = isinstance(node, yaml.MappingNode), isinstance(node, yaml.SequenceNode)
+    if is_block and is_map and isinstance(now, dict) and isinstance(wanted, Mapping) and now.keys() & wanted.keys():
         yield from _map_edits(text, node, now, wanted)
-    elif is_block and isinstance(now, list) and isinstance(wanted, list) and len(now) == len(wanted):
+    elif (
+        is_block and is_list and isinstance(now, list) and isinstance(wanted, list)
+        and len(node.value) == len(now) == len(wanted)
+    ):  # fmt: skip
         for inner, old, new in zip(node.value, now, wanted, strict=True):
             yield from _edits(text, inner, old, new)
     elif is_block:
@@ -176,6 +181,8 @@ def _edits(text: str, node: Any, now: Any, wanted: Any) -> Iterator[Edit]:
 def _map_edits(text: str, node: yaml.MappingNode, now: dict[str, Any], wanted: Mapping[str, Any]) -> Iterator[Edit]:
     for place, (key, value) in enumerate(node.value):
         name = key.value
+        if not isinstance(name, str) or name not in now:
+            raise ValueError("a key stands twice, or is no text")
         if name not in wanted:
             # From the key to the next one, or to the end of the mapping: comments between go with it.
             start = key.start_mark.index
