@@ -19,7 +19,7 @@ from tests.cluster.conftest import CACHE, cannot_run
 from tests.control_plane import ControlPlane, KubernetesPrograms
 from tests.engines.go_peers import KrewPeer, build_krew
 
-pytestmark = [pytest.mark.cluster, pytest.mark.long]
+pytestmark = pytest.mark.cluster
 URL = "https://downloads.example.org/gputide/v0.1.0"
 EPOCH = 1_767_225_600
 
