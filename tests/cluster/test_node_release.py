@@ -160,7 +160,7 @@ def short_pods(api: Api, namespace: str) -> Iterator[None]:
 def test_node_to_which_short_pods_keep_coming_is_closed_to_them_and_leaves(
     api: Api, namespace: str, cluster: KubernetesCluster, tmp_path: Path
 ) -> None:
-    empty, serving = a_pool(api, namespace, consolidateAfter="20s")
+    empty, serving = a_pool(api, namespace, consolidateAfter="60s")
     with short_pods(api, namespace):
         until(
             lambda: any(pod["spec"].get("nodeName") == empty for pod in pods(api, namespace, "short")),
