@@ -489,11 +489,12 @@ def test_what_was_not_found_is_said_with_its_cost(scanned):
     assert "ratios" in missed["the unit of DCGM_FI_DEV_GPU_UTIL"]
 
 
-def test_names_of_tenants_come_through_as_they_are_and_too_long_ones_are_left_out(scanned):
+def test_names_that_kubernetes_has_for_no_pod_hold_no_card(scanned):
     hostile = '<img src=x onerror=alert(1)>\u202e=cmd|"|\\{}'
     said, history, _ = scanned([*dcgm(1, 40, 4_000, pod=hostile), *dcgm(2, 40, 4_000, pod="x" * 5_000), *dcgm(3, 0, 0)])
-    assert [grant.pod for grant in history.inventory.grants] == [hostile]
-    assert said.reading.nameless["DCGM_FI_DEV_GPU_UTIL"] == 1
+    assert history.inventory.grants == ()
+    assert [card.card for card in history.inventory.cards] == ["GPU-1", "GPU-3"]
+    assert said.reading.nameless["DCGM_FI_DEV_GPU_UTIL"] == 1, "of the one that is too long to be read"
 
 
 def test_a_record_is_a_trace_and_hashed_names_tell_nothing(scanned, tmp_path):
