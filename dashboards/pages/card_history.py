@@ -8,7 +8,7 @@ from dash import dcc, html
 
 from dashboards.address import RANGES, Address
 from dashboards.figures.card_history import card_history_figure
-from dashboards.pages.frame import card, div, figure_number, graph, missing, page, table
+from dashboards.pages.frame import card, div, figure_number, graph, missing, page, scrolled, table
 from dashboards.queries import Views
 from dashboards.view_models.card_history import CardHistory, Series
 from dashboards.view_models.rows import moment_words, percent_words
@@ -76,14 +76,14 @@ def _held(address: Address, history: CardHistory) -> Any:
     rows = [
         (
             dcc.Link(one.workload, href=address.href("/workloads", w=one.workload)),
-            one.pod,
+            html.Code(one.pod),
             moment_words(one.since),
             moment_words(one.until),
         )
         for one in sorted(history.held, key=lambda one: one.since, reverse=True)[:HELD_MAX]
     ]
     columns = ((say("term.workload"), "t"), (say("card.pod"), "t"), (say("card.since"), "t"), (say("card.until"), "t"))
-    return html.Div(table(columns, rows), className="scroll")
+    return scrolled(table(columns, rows), name=say("card.who_held_it"))
 
 
 def _largest(series: Series) -> float | None:

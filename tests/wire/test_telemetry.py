@@ -142,7 +142,7 @@ def test_headers_of_the_file_follow_no_redirect(tmp_path, status):
         open_telemetry(settings_of(collected.url, headers_file=path), "web"),
     ):
         telemetry.show(OwnMetrics("web"))
-        telemetry.record("gputide x", 0.1)
+        telemetry.record("gputide status", 0.1)
     assert {headers["X-Api-Key"] for headers in collected.headers} == {"secret"}
     assert other.headers == []
 
