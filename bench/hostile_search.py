@@ -264,14 +264,14 @@ def _measured(receiver: RunningReceiver, name: str, body: Body, shape: Shape | N
 def write(found: list[Found], folder: Path) -> None:
     """Each body as a file, and what it costs in `FOUND.json`."""
     folder.mkdir(parents=True, exist_ok=True)
-    told = []
+    lines = []
     for one in found:
         (folder / f"{one.name}.body").write_bytes(one.body[1])
-        told.append(
+        lines.append(
             {
                 "name": one.name, "version": one.body[0].name, "bytes": len(one.body[1]),
                 "cpu_seconds": round(one.cpu_seconds, 4), "memory_mib": one.memory_bytes >> 20,
                 "shape": None if one.shape is None else {of.name: getattr(one.shape, of.name) for of in fields(Shape)},
             }
         )  # fmt: skip
-    (folder / "FOUND.json").write_text(json.dumps(told, indent=1))
+    (folder / "FOUND.json").write_text(json.dumps(lines, indent=1))

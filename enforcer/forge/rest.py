@@ -1,4 +1,4 @@
-"""One call to a forge's API: signed, bounded, and told apart by its status.
+"""One call to a forge's API: signed, bounded, its errors known by its status.
 
 The token goes to the address of the settings and nowhere else: a redirect is an answer (`wire.http_client`), plain
 http is for this machine alone, and an address of a metadata service is refused. What comes back is looked at field by
@@ -60,7 +60,7 @@ class Rest:
     def __init__(self, settings: ForgeSettings, headers: Mapping[str, str]) -> None:
         if settings.kind is None or settings.token_file is None:
             raise Misconfigured("cannot ask a forge: none is set; set forge.kind, forge.repository, forge.token_file")
-        # What it is shown is signed by whoever the operator trusts, so nothing but these two settings decides it.
+        # An authority that the operator trusts signed what it is shown, so these two settings alone decide it.
         endpoint = endpoint_of(
             settings.address, setting="forge.url", tls=Tls(authority_file=settings.ca_file),
             credentials=TokenFile(settings.token_file), sign_in="put a token into forge.token_file",

@@ -76,7 +76,7 @@ def test_days_are_cut_whole_and_hours_with_them() -> None:
     who = a_fleet([1.0, 0.0])
     one = a_day(who)
     three = cost_days([one, one, one], who, BILLED, team_labels=())
-    # The same day three times, told apart by its start.
+    # The same day three times, each with a start of its own.
     starts = tuple(DAY + timedelta(days=number) for number in range(3))
     days = replace(three, starts=starts, until=starts[-1] + timedelta(days=1))
     cut = days.between(starts[1], starts[2])
